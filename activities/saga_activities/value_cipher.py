@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -58,6 +59,21 @@ class ValueCipher:
             return cipher.decrypt(value[:_NONCE_BYTES], value[_NONCE_BYTES:], None)
         except (InvalidTag, ValueError):
             raise NotOfThisKey from None
+
+
+ENCRYPTED_TEXT = "saga:encrypted:"
+"""The beginning of an encrypted value as text: no JSON begins so."""
+
+
+def encrypted_text(cipher: ValueCipher, value: bytes) -> str:
+    """A value, encrypted, as text that names its key."""
+    return f"{ENCRYPTED_TEXT}{cipher.key_id}:{base64.b64encode(cipher.encrypt(value)).decode()}"
+
+
+def key_and_data(text: str) -> tuple[str, bytes]:
+    """The id of the key and the encrypted data of a text of :func:`encrypted_text`. Raises ValueError."""
+    key_id, _, data = text.removeprefix(ENCRYPTED_TEXT).partition(":")
+    return key_id, base64.b64decode(data, validate=True)
 
 
 def _cipher(secret: bytes) -> AESGCM:

@@ -293,6 +293,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
         _OPERATE,
     ),
     CommandEntry(
+        "decrypt",
+        "saga_cli.commands.operate.decrypt:decrypt",
+        "print dead letters and rows with their encrypted values in clear",
+        _OPERATE,
+    ),
+    CommandEntry(
         "setup",
         "saga_cli.commands.operate.setup:setup",
         "create search attributes, tables and topics; repeatable",

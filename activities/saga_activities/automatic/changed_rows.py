@@ -10,6 +10,7 @@ from typing import Any
 from saga_activities.automatic.restoration_script import HandChange, restoration_script
 from saga_activities.automatic.row_image import Images, RowImage, encoded_image
 from saga_activities.automatic.row_locks import LockedRow
+from saga_activities.automatic.stored_images import select_images
 from saga_activities.automatic.table_access import Image, TableAccess
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import SqlSession
@@ -177,7 +178,7 @@ async def _who_changed(sql: SqlSession, entry_key: EntryKey, row: LockedRow, row
     state = encoded_image(rows.last[row])
     writers: dict[str, None] = {}
     has_unknown = False
-    for change in await sql.all(_SELECT_LATER, {**entry_key.values, "row_hash": row.hash}):
+    for change in await select_images(sql, _SELECT_LATER, {**entry_key.values, "row_hash": row.hash}):
         writers[printable_line(f"step {change['step']} of the saga {change['saga_id']}")] = None
         has_unknown |= change["before_image"] != state
         state = change["after_image"]

@@ -12,10 +12,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.postgresql import merge_with_returning
 from saga_activities.automatic.restore_order import rehearse
-from saga_activities.automatic.row_changes import INSERT_IMAGE, check_scope, number_changes
+from saga_activities.automatic.row_changes import check_scope, number_changes
 from saga_activities.automatic.row_image import RowImage, encoded_image
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.statement_check import check_statement
+from saga_activities.automatic.stored_images import insert_images
 from saga_activities.automatic.table_access import (
     Image,
     Key,
@@ -300,7 +301,7 @@ class ImageRecorder:
         entry = {**self._entry_key.values, "created_at": self._created_at, "undo_scope": self._undo_scope}
         empty = {"before_image": None, "after_image": None}
         rows = [{**empty, **entry, **image, "sequence": index} for index, image in enumerate([header, *self._stored])]
-        await self._sql.run(INSERT_IMAGE, rows)
+        await insert_images(self._sql, rows)
 
 
 def _without_keys(rows: Iterable[Row]) -> list[Row]:

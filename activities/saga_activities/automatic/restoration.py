@@ -32,6 +32,7 @@ from saga_activities.automatic.row_changes import (
 )
 from saga_activities.automatic.row_image import Images, RowImage, decoded_image, differing, encoded_image, net_images
 from saga_activities.automatic.row_locks import locked_row
+from saga_activities.automatic.stored_images import select_images
 from saga_activities.automatic.table_access import Key, TableAccess, shape_of_table
 from saga_activities.automatic.table_shape import DeclaredType, check_change
 from saga_activities.automatic.unread_rows import shows_images, unread_rows
@@ -178,7 +179,7 @@ async def load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[ImageTypes,
     """The types of the columns when the step ran, and the stored images in the order of the changes."""
     # A locking read, which sees what other undos have passed on, whatever the isolation level.
     lock = " FOR UPDATE" if sql.dialect in ("mysql", "mariadb") else ""
-    rows = await sql.all(_SELECT_IMAGES + lock, entry_key.values)
+    rows = await select_images(sql, _SELECT_IMAGES + lock, entry_key.values)
     header = next((row for row in rows if row["sequence"] == 0), None)
     if header is None or int(header["row_key"]) != len(rows) - 1:
         raise NeedsOperator("the images of the changed rows are missing, so the step cannot be undone automatically")

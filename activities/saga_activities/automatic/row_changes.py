@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.automatic.image_types import ImageTypes, TableTypes
 from saga_activities.automatic.row_image import RowImage
 from saga_activities.automatic.row_locks import LockedRow
+from saga_activities.automatic.stored_images import insert_images, select_images, update_image
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import Row, SqlSession
 from sagas.errors import RowLocked
@@ -29,12 +30,6 @@ from sagas.sql_text.row_changes import NotImageable
 from sagas.text.exact_json import encode_json
 
 _PORTION = 500
-
-INSERT_IMAGE = (
-    "INSERT INTO saga_image (saga_id, step, generation, sequence, statement, row_hash, row_change, undo_scope,"
-    " table_name, row_key, before_image, after_image, created_at) VALUES (:saga_id, :step, :generation, :sequence,"
-    " :statement, :row_hash, :row_change, :undo_scope, :table_name, :row_key, :before_image, :after_image, :created_at)"
-)
 
 _MYSQL = ("mysql", "mariadb")
 
@@ -189,7 +184,8 @@ async def _later_changes(sql: SqlSession, entry_key: EntryKey, hashes: Sequence[
     changes: dict[str, list[Row]] = {}
     for names, values in _portions(hashes):
         # The undo of another step may be on its way: it has marked its images, and this waits for its end.
-        rows = await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), {**values, **_root(entry_key.saga_id)})
+        statement = _SELECT_LATER.format(names=names) + _locking(sql)
+        rows = await select_images(sql, statement, {**values, **_root(entry_key.saga_id)})
         for row in rows:
             if entry_of(row) != entry_key:
                 changes.setdefault(row["row_hash"], []).append(row)
@@ -247,7 +243,7 @@ async def image_chains(
     rows: list[Row] = []
     for names, values in _portions(hashes):
         statement = _SELECT_CHAIN.format(names=names) + _locking(sql)
-        rows += await sql.all(statement, {**values, **_root(entry_key.saga_id)})
+        rows += await select_images(sql, statement, {**values, **_root(entry_key.saga_id)})
     chains: dict[str, list[ChainedChange]] = {}
     for row in sorted(rows, key=lambda row: (row["row_change"], row["sequence"])):
         key = entry_of(row)
@@ -265,11 +261,8 @@ async def replace_images(sql: SqlSession, chain: Sequence[ChainedChange]) -> Non
     """Store the images that were set."""
     for change in chain:
         if (change.before, change.after) != change.stored:
-            await sql.run(
-                f"UPDATE saga_image SET before_image = :before, after_image = :after WHERE {_ENTRY}"
-                " AND sequence = :sequence",
-                {**change.key.values, "sequence": change.sequence, "before": change.before, "after": change.after},
-            )
+            place = {**change.key.values, "sequence": change.sequence}
+            await update_image(sql, place, change.before, change.after)
 
 
 async def append_images(
@@ -288,7 +281,7 @@ async def append_images(
     shared["statement"] = last["statement"] + 1
     rows = [{**image, **shared, "sequence": last["sequence"] + at} for at, image in enumerate(images, 1)]
     await _note(sql, header, rows, types)
-    await sql.run(INSERT_IMAGE, rows)
+    await insert_images(sql, rows)
 
 
 async def pass_on_to_the_last(
@@ -361,7 +354,7 @@ async def _inherit(
         for at, row in enumerate(stored)
     ]
     await _note(sql, header, rows, types)
-    await sql.run(INSERT_IMAGE, rows)
+    await insert_images(sql, rows)
 
 
 async def _note(sql: SqlSession, header: Row, rows: Sequence[Mapping[str, Any]], types: TableTypes) -> None:

@@ -72,7 +72,7 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
             {
                 "row_hash": row_hash,
                 "table_name": by_hash[row_hash].table,
-                "row_key": by_hash[row_hash].key_text,
+                "row_key": sql.stored_values.encrypt_json(by_hash[row_hash].key_text),
                 "saga_id": owner,
             }
             for row_hash in hashes

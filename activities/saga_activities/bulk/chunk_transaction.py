@@ -58,7 +58,7 @@ class PostgresChunk(PostgresTransaction):
     async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
         keys = [(*_key(row.key), row.op) for row in rows]
         values = [
-            (*key, row.reason, row.args_hash, self._stored_values.encrypt_text(row.result), row.origin)
+            (*key, row.reason, row.args_hash, self._stored_values.encrypt_result(row.result), row.origin)
             for key, row in zip(keys, rows, strict=True)
         ]
         cursor = await self._send(_INSERT, (self._limits.scheduled_at, _rows(values), self._limits.scheduled_at))
@@ -71,7 +71,7 @@ class PostgresChunk(PostgresTransaction):
         stored: dict[tuple[str, str, int], dict[str, GuardRow]] = {}
         for saga_id, step, generation, op, reason, args_hash, result in await cursor.fetchall():
             stored.setdefault((saga_id, step, generation), {})[op] = GuardRow(
-                reason, args_hash, self._stored_values.decrypt_text(result)
+                reason, args_hash, self._stored_values.decrypt_result(result)
             )
         return [stored.get(_key(key), {}) for key in keys]
 
@@ -79,7 +79,7 @@ class PostgresChunk(PostgresTransaction):
         await self._send(_DELETE, (_rows([(*_key(key), op) for key, op in rows]),))
 
     async def store(self, writes: Sequence[tuple[EntryKey, RowWrite]]) -> None:
-        encrypt = self._stored_values.encrypt_text
+        encrypt = self._stored_values.encrypt_result
         if stored := [
             (*_key(key), write.op, encrypt(write.result)) for key, write in writes if write.result is not None
         ]:

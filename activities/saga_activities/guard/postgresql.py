@@ -125,7 +125,7 @@ class PostgresTransaction:
         result: str | None = None,
         origin: str | None = None,
     ) -> bool:
-        stored = self._stored_values.encrypt_text(result)
+        stored = self._stored_values.encrypt_result(result)
         row = (*self._key_values(), op, reason, args_hash, stored, origin, self._limits.scheduled_at)
         if not self.answered:
             cursor = await self._send(_INSERT_FIRST_ROW, (*row, self._limits.scheduled_at))
@@ -143,7 +143,7 @@ class PostgresTransaction:
         cursor = await self._send(_SELECT_ROWS + (" FOR SHARE" if locked else ""), self._key_values())
         rows = await cursor.fetchall()
         return {
-            op: GuardRow(reason, args_hash, self._stored_values.decrypt_text(result))
+            op: GuardRow(reason, args_hash, self._stored_values.decrypt_result(result))
             for op, reason, args_hash, result in rows
         }
 
@@ -162,7 +162,7 @@ class PostgresTransaction:
     async def commit(self, row_write: RowWrite | None) -> None:
         text, values = self._final_statement, ()
         if row_write is not None and row_write.result is not None:
-            values = (self._stored_values.encrypt_text(row_write.result), *self._key_values(), row_write.op)
+            values = (self._stored_values.encrypt_result(row_write.result), *self._key_values(), row_write.op)
             text = f"{_UPDATE_RESULT}; {text}"
         if row_write is not None and row_write.held is not None:
             text, values = (

@@ -33,6 +33,7 @@ from saga_activities.guard.ended_transactions import (
     is_open,
     is_open_after_error,
 )
+from saga_activities.guard.stored_values import StoredValues, stored_values
 from saga_activities.guard.table_engines import table_problem
 from saga_activities.parameters.compared_columns import paired_problem
 from saga_activities.parameters.exact_parameters import (
@@ -164,6 +165,11 @@ class SqlSession:
     def dialect(self) -> str:
         """``postgresql``, ``mysql``, ``mariadb`` or ``sqlite``."""
         return self._dialect
+
+    @property
+    def stored_values(self) -> StoredValues:
+        """The form of the values in the engine's own rows; for the engine only."""
+        return stored_values(self._connection.engine)
 
     async def execute(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> int:
         """Run a statement (once per mapping when ``parameters`` is a list); returns the number of affected rows."""

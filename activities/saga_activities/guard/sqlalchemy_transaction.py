@@ -96,7 +96,7 @@ class SqlAlchemyTransaction:
         if not opened:
             await self._begin()
         row = {**self._key_values, "op": op, "reason": reason, "args_hash": args_hash, "origin": origin}
-        row["result"] = self._stored_values.encrypt_text(result)
+        row["result"] = self._stored_values.encrypt_result(result)
         statement = self._insert_row if opened else self._insert_first_row
         return (await self._send(statement, {**row, "created_at": self._limits.scheduled_at})).rowcount == 1
 
@@ -111,7 +111,7 @@ class SqlAlchemyTransaction:
         statement = self._select_rows if locked else SELECT_ROWS_WITHOUT_LOCK
         rows = (await self._send(statement, self._key_values)).mappings()
         return {
-            row["op"]: GuardRow(row["reason"], row["args_hash"], self._stored_values.decrypt_text(row["result"]))
+            row["op"]: GuardRow(row["reason"], row["args_hash"], self._stored_values.decrypt_result(row["result"]))
             for row in rows
         }
 
@@ -134,7 +134,7 @@ class SqlAlchemyTransaction:
     async def store_row(self, row_write: RowWrite) -> None:
         """Store what belongs to the row of an operation."""
         if row_write.result is not None:
-            result = self._stored_values.encrypt_text(row_write.result)
+            result = self._stored_values.encrypt_result(row_write.result)
             await self._send(_UPDATE_RESULT, {**self._key_values, "op": row_write.op, "result": result})
         if row_write.held is not None:
             await self._send(_UPDATE_HELD_EVENTS, {**self._key_values, "status": HELD_EVENT_STATUS[row_write.held]})

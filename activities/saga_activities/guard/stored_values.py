@@ -1,5 +1,5 @@
-"""Values of sagas in the engine's tables, encrypted if the project has a codec: results in the guard's rows, and
-snapshots in the ledger.
+"""Values of sagas in the engine's tables, encrypted if the project has a codec: results in the guard's rows, images of
+rows, and snapshots in the ledger.
 """
 
 from __future__ import annotations
@@ -11,13 +11,20 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.result_codec import holds_values
-from saga_activities.value_cipher import NotOfThisKey, UnknownKey, ValueCipher
+from saga_activities.value_cipher import (
+    ENCRYPTED_TEXT,
+    NotOfThisKey,
+    UnknownKey,
+    ValueCipher,
+    encrypted_text,
+    key_and_data,
+)
 from sagas.errors import InfrastructureError
 from sagas.settings.codec import load_codec_keys
 from sagas.settings.connections import SqlConnection
 from sagas.text.exact_json import decode_json, encode_json
 
-_ENCRYPTED_TEXT = '{"saga:encrypted":'
+_ENCRYPTED_RESULT = '{"saga:encrypted":'
 _ENCRYPTED_BYTES = b"saga:encrypted\0"
 _KEY_ID_BYTES = 12
 _OPTION = "saga_stored_values"
@@ -29,28 +36,51 @@ class UndecryptableRow(InfrastructureError):
     """
 
 
+class ChangedRow(UndecryptableRow):
+    """An encrypted value is not what a process with the key has written."""
+
+
 class StoredValues:
-    """Turns values into what the rows have, and back. Without a cipher both are the same."""
+    """Turns values into what the rows have, and back. Without a cipher both are the same.
 
-    def __init__(self, cipher: ValueCipher | None = None) -> None:
+    ``encrypts_outbox``: events that wait for the relay are encrypted as well.
+    """
+
+    def __init__(self, cipher: ValueCipher | None = None, *, encrypts_outbox: bool = False) -> None:
         self._cipher = cipher
+        self.encrypts_outbox = encrypts_outbox and cipher is not None
 
-    def encrypt_text(self, text: str | None) -> str | None:
-        """The text to store for a result. Markers without values stay readable: commands without the key read them."""
+    def encrypt_result(self, text: str | None) -> str | None:
+        """The JSON to store for a result. Markers without values stay readable: commands without the key read them."""
         if self._cipher is None or text is None or not holds_values(text):
             return text
         data = base64.b64encode(self._cipher.encrypt(text.encode())).decode()
         return encode_json({"saga:encrypted": {"key": self._cipher.key_id, "data": data}}).decode()
 
-    def decrypt_text(self, text: str | None) -> str | None:
-        """The text that :meth:`encrypt_text` was given. Raises :class:`UndecryptableRow`."""
-        if text is None or not text.startswith(_ENCRYPTED_TEXT):
+    def decrypt_result(self, text: str | None) -> str | None:
+        """The text that :meth:`encrypt_result` was given. Raises :class:`UndecryptableRow`."""
+        if text is None or not text.startswith(_ENCRYPTED_RESULT):
             return text
         try:
             stored = decode_json(text)["saga:encrypted"]
             return self._decrypted(stored["key"], base64.b64decode(stored["data"])).decode()
         except (KeyError, TypeError, ValueError, binascii.Error):
-            raise UndecryptableRow(_CHANGED) from None
+            raise ChangedRow(_CHANGED) from None
+
+    def encrypt_json(self, text: str | None) -> str | None:
+        """The text to store for one that is JSON, or that does not begin like an encrypted one."""
+        if self._cipher is None or text is None:
+            return text
+        return encrypted_text(self._cipher, text.encode("utf-8", "surrogatepass"))
+
+    def decrypt_json(self, text: str | None) -> str | None:
+        """The text that :meth:`encrypt_json` was given. Raises :class:`UndecryptableRow`."""
+        if text is None or not text.startswith(ENCRYPTED_TEXT):
+            return text
+        try:
+            return self._decrypted(*key_and_data(text)).decode("utf-8", "surrogatepass")
+        except ValueError:
+            raise ChangedRow(_CHANGED) from None
 
     def encrypt_bytes(self, data: bytes | None) -> bytes | None:
         """The bytes to store for a snapshot."""
@@ -73,7 +103,7 @@ class StoredValues:
         except UnknownKey as error:
             raise UndecryptableRow(error.message) from None
         except NotOfThisKey:
-            raise UndecryptableRow(_CHANGED) from None
+            raise ChangedRow(_CHANGED) from None
 
 
 _CHANGED = "an encrypted value of this saga was changed in its database"
@@ -84,7 +114,7 @@ PLAIN = StoredValues()
 def stored_values_of(connection: SqlConnection) -> StoredValues:
     """The form of the values in the rows of a connection. Raises UsageError if a key of the codec cannot be read."""
     keys = load_codec_keys(connection.codec_key, connection.root)
-    return StoredValues(ValueCipher(keys) if keys else None)
+    return StoredValues(ValueCipher(keys) if keys else None, encrypts_outbox=connection.encrypts_outbox)
 
 
 def options_of(values: StoredValues) -> dict[str, Any]:

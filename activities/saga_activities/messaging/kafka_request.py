@@ -31,6 +31,7 @@ from saga_activities.attempt_context import AttemptContext, ReplyPending
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import SqlSession
+from saga_activities.guard.stored_values import StoredValues, stored_values
 from saga_activities.guard.tables import request_table
 from saga_activities.input_limits import MAX_RESPONSE_BYTES
 from saga_activities.kafka.record_codec import (
@@ -267,7 +268,7 @@ class RequestRow:
 async def lock_request(sql: SqlSession, row: dict[str, Any]) -> RequestRow:
     """The row of ``row["step_key"]``, inserted if missing, and locked until the transaction ends."""
     await sql.execute(_insert_statement(sql.dialect), {"outcome": None, **row})
-    return _to_request_row(await sql.one(_select_row(row["step_key"]).with_for_update()))
+    return _to_request_row(await sql.one(_select_row(row["step_key"]).with_for_update()), sql.stored_values)
 
 
 async def register_waiter(sql: SqlSession, key: str, row: RequestRow) -> None:
@@ -277,7 +278,7 @@ async def register_waiter(sql: SqlSession, key: str, row: RequestRow) -> None:
         "outcome": None,
         "data": None,
         "answered_at": None,
-        "token": row.waiter.to_text(),
+        "token": sql.stored_values.encrypt_json(row.waiter.to_text()),
         "reply_topic": row.reply_topic,
         "reply_token": row.reply_token,
     }
@@ -294,20 +295,21 @@ async def record_reply(
     Raises :class:`RefusedReply` if it is not from the recipient of the command. ``token_required`` False accepts a
     reply without a token; a wrong one is refused in any case.
     """
-    values = {"outcome": reply.outcome, "data": reply.data, "answered_at": now}
+    stored = stored_values(engine)
+    values = {"outcome": reply.outcome, "data": stored.encrypt_json(reply.data), "answered_at": now}
     here = request_table.c.step_key == reply.key
     async with engine.connect() as connection:
         row = (await connection.execute(_select_row(reply.key))).first()
         if row is None:
             return False, None
-        verify_sender(reply, _to_request_row(row), token_required)
+        verify_sender(reply, _to_request_row(row, stored), token_required)
         written = await connection.execute(
             sa.update(request_table).where(here, request_table.c.outcome.is_(None)).values(**values)
         )
         row = (await connection.execute(_select_row(reply.key))).first()
     if row is None:
         return False, None
-    return written.rowcount == 1, _to_request_row(row)
+    return written.rowcount == 1, _to_request_row(row, stored)
 
 
 def verify_sender(reply: Reply, row: RequestRow, token_required: bool) -> None:
@@ -332,9 +334,10 @@ def _select_row(key: str) -> sa.Select[Any, Any, Any, Any, Any]:
     )
 
 
-def _to_request_row(row: Any) -> RequestRow:
-    waiter = None if row.token is None else WaitingAttempt.from_text(row.token)
-    return RequestRow(row.outcome, row.data, waiter, row.reply_topic, row.reply_token)
+def _to_request_row(row: Any, stored: StoredValues) -> RequestRow:
+    token = stored.decrypt_json(row.token)
+    waiter = None if token is None else WaitingAttempt.from_text(token)
+    return RequestRow(row.outcome, stored.decrypt_json(row.data), waiter, row.reply_topic, row.reply_token)
 
 
 def _insert_statement(dialect: str) -> str:

@@ -22,9 +22,11 @@ from saga_activities.concurrency import Backoff
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.sql_session import SqlSession
+from saga_activities.guard.stored_values import StoredValues
 from saga_activities.guard.tables import outbox_table
 from saga_activities.json_results import UnusableResult, to_json_value
 from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER, record_value
+from saga_activities.value_cipher import ENCRYPTED_TEXT
 from sagas.actions.events import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message, topic_problem
 from sagas.errors import UsageError
@@ -117,10 +119,30 @@ class PreparedEvents:
 
 async def insert_prepared(sql: SqlSession, prepared: Iterable[PreparedEvents]) -> None:
     """Write the events in the session's transaction. A rollback of the attempt removes them."""
-    rows = [row for event in prepared for row in event.rows]
+    rows = [_stored(row, sql.stored_values) for event in prepared for row in event.rows]
     if rows:
         shards = "shards::bigint" if sql.dialect == "postgresql" else "shards"
         await sql.execute(_INSERT_EVENT.format(outbox=outbox_rows(sql.dialect).name, shards=shards), rows)
+
+
+_ENCRYPTED = ("value", "event_key", "headers")
+"""The columns that are encrypted, all of an event or none: its value is JSON, so it tells which."""
+
+
+def _stored(row: Mapping[str, Any], values: StoredValues) -> Mapping[str, Any]:
+    if not values.encrypts_outbox:
+        return row
+    return {**row, **{name: values.encrypt_json(row[name]) for name in _ENCRYPTED}}
+
+
+def decrypted_event(columns: Mapping[str, Any], values: StoredValues) -> dict[str, Any]:
+    """The value, key and headers of a row of the outbox in clear.
+
+    Raises :class:`saga_activities.guard.stored_values.UndecryptableRow`.
+    """
+    if not (columns["value"] or "").startswith(ENCRYPTED_TEXT):
+        return {name: columns[name] for name in _ENCRYPTED}
+    return {name: values.decrypt_json(columns[name]) for name in _ENCRYPTED}
 
 
 def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES, texts: MessageTexts | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``[codec]`` of saga.toml: the keys that encrypt what sagas leave in Temporal."""
+"""``[codec]`` of saga.toml: the keys that encrypt the values of sagas where they are stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from sagas.errors import UsageError
-from sagas.settings.forms import TEXTS, TextOrSecret
+from sagas.settings.forms import TEXTS, Flag, TextOrSecret
 from sagas.settings.masking import remember_secret
 from sagas.settings.secrets import Secret, resolve_secret
 from sagas.settings.table import Table, setting
@@ -27,6 +27,13 @@ class CodecSettings(Table):
         "Temporal. Several keys are separated by white space: the first one encrypts, all of them decrypt",
         {"env": "SAGA_CODEC_KEY"},
         repr=False,
+    )
+    outbox: Flag = setting(
+        False,
+        "events are encrypted in `saga_outbox`, too; the relay, which then needs the key, publishes them in clear",
+    )
+    dead_letters: Flag = setting(
+        False, "encrypts keys and values of dead letters in their topics; `saga decrypt` reads them"
     )
     allowed_origins: Annotated[tuple[str, ...], TEXTS] = setting(
         (),

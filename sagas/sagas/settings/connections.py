@@ -63,8 +63,8 @@ class SqlConnection(Connection):
 
     ``embedded`` is True for a database on the embedded PostgreSQL, ``keeps_outputs`` for the ledger of Spark steps,
     ``keeps_ledger`` for that of ``[ledger]``, ``keeps_locks`` for the database of semantic locks,
-    ``keeps_enqueued`` for those of ``[enqueue]``. ``codec_key``: the keys of ``[codec]``, which encrypt the results in
-    its guard.
+    ``keeps_enqueued`` for those of ``[enqueue]``. ``codec_key``: the keys of ``[codec]``, which encrypt the values in
+    the engine's tables, with ``encrypts_outbox`` also those of events.
     """
 
     heading = "connections.shop"
@@ -76,6 +76,7 @@ class SqlConnection(Connection):
     keeps_ledger: bool = False
     keeps_locks: bool = False
     codec_key: str | Secret | None = Field(default=None, repr=False)
+    encrypts_outbox: bool = False
     keeps_enqueued: bool = False
     kind: Annotated[Literal["sql"], text()] = setting("sql", "`sql`")
     url_setting: Annotated[str | Secret | None, text_or_secret(require_database_url)] = setting(

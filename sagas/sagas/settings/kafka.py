@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+from pydantic import Field
+
 from sagas.builtins.messaging import FORM_DESCRIPTION, TOPIC, TOPIC_NAME
 from sagas.errors import UsageError
 from sagas.settings.addresses import require_brokers, require_http_url
@@ -68,7 +70,7 @@ class KafkaSettings(Table):
     """How to reach Kafka, and which resources the engine uses there. Durations are in seconds.
 
     ``configured``: saga.toml or the environment has a ``[kafka]`` table. ``embedded``: the address is the one that
-    `saga dev up` wrote.
+    `saga dev up` wrote. ``dead_letter_key``: the keys of ``[codec]``, if they encrypt dead letters.
     """
 
     heading = "kafka"
@@ -77,6 +79,7 @@ class KafkaSettings(Table):
     root: Path = Path()
     configured: bool = False
     embedded: bool = False
+    dead_letter_key: str | Secret | None = Field(default=None, repr=False)
     bootstrap_servers: Annotated[str | None, text(require_brokers)] = setting(
         None,
         "`host:port` of brokers, separated by commas; default: the broker of `saga dev up`",

@@ -356,6 +356,7 @@ def _connection(settings: Settings, name: str, root: Path, dev: Table) -> SqlCon
             "keeps_ledger": name == settings.ledger.connection,
             "keeps_locks": name == settings.lock_connection,
             "codec_key": settings.codec.key,
+            "encrypts_outbox": settings.codec.outbox,
             "keeps_enqueued": name in settings.enqueue.connections,
         }
     return connection.model_copy(update=own)
@@ -369,6 +370,7 @@ def _kafka(settings: Settings, root: Path, dev: Table) -> KafkaSettings:
         "embedded": kafka.bootstrap_servers is None and "bootstrap_servers" in dev,
         "bootstrap_servers": kafka.bootstrap_servers or dev.get("bootstrap_servers"),
         "outbox": kafka.outbox or settings.ledger.connection,
+        "dead_letter_key": settings.codec.key if settings.codec.dead_letters else None,
     }
     return kafka.model_copy(update=own)
 

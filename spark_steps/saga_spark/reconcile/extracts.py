@@ -355,7 +355,7 @@ async def _extract_effects(
 
 def _opened(stored: StoredValues, result: str | None) -> str | None:
     try:
-        return stored.decrypt_text(result)
+        return stored.decrypt_result(result)
     except UndecryptableRow as error:
         raise SagaError(str(error), help="set [codec] key in saga.toml as the workers have it") from None
 

@@ -32,6 +32,8 @@ ANOTHER_VALUE = {
     "actions": '["json"]',
     "connections.shop.url": '"sqlite:///another.db"',
     "codec.key": f'"{"ab" * 32}"',
+    "codec.outbox": "true",
+    "dead_letters": "true",
     "name": '"bills"',
     "table": '"bills"',
     "step": '"bill"',

@@ -17,9 +17,19 @@ from saga_activities.guard.outbox_postgresql import (
     PUBLISHED_BEFORE,
     rows_table,
 )
+from saga_activities.guard.stored_values import ChangedRow, UndecryptableRow, stored_values
 from saga_activities.guard.tables import now_sql, outbox_home_table, outbox_table
-from saga_activities.messaging.outbox import DROPPED, HELD, NEW, PUBLISHED, REFUSED, SUSPENDED
+from saga_activities.messaging.outbox import (
+    DROPPED,
+    HELD,
+    NEW,
+    PUBLISHED,
+    REFUSED,
+    SUSPENDED,
+    decrypted_event,
+)
 from saga_activities.table_names import table_names
+from sagas.errors import SagaError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,10 @@ class OutboxIdentity:
 
     outbox_id: str
     shards: int
+
+
+class MissingKey(SagaError):
+    """An event is encrypted with a key that this relay does not have."""
 
 
 class EventRow(NamedTuple):
@@ -120,6 +134,18 @@ class OutboxTable:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
         self._statements = _statements(engine.dialect.name)
+        self._values = stored_values(engine)
+
+    def decrypted(self, row: EventRow) -> EventRow:
+        """The event in clear. Raises :class:`MissingKey`, and :class:`ChangedRow` for what no key has encrypted."""
+        columns = {"value": row.value, "event_key": row.key, "headers": row.headers}
+        try:
+            clear = decrypted_event(columns, self._values)
+        except ChangedRow:
+            raise
+        except UndecryptableRow as error:
+            raise MissingKey(f"the event {row.event_id} cannot be read: {error}") from None
+        return row._replace(value=clear["value"], key=clear["event_key"], headers=clear["headers"])
 
     async def read_identity(self) -> OutboxIdentity:
         async with self.engine.connect() as connection:

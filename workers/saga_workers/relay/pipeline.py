@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from saga_activities.guard.stored_values import ChangedRow
 from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import EncodedEvent, Publisher, TopicsUnusable, encode_event
@@ -117,13 +118,16 @@ class Pipeline:
         return _NOTHING
 
     async def _encode_batch(self, rows: Sequence[EventRow]) -> list[EncodedEvent]:
-        """Encode rows as records. A row that cannot be encoded (no step wrote it) is refused."""
+        """Encode rows as records. A row that cannot be encoded (no step wrote it) is refused.
+
+        Raises :class:`saga_workers.relay.outbox_table.MissingKey` without the key of a row.
+        """
         ready: list[EncodedEvent] = []
         source = self._outbox.source
         for row in rows:
             try:
-                ready.append((row, encode_event(row, source)))
-            except (ValueError, TypeError, AttributeError) as error:
+                ready.append((row, encode_event(self._outbox.table.decrypted(row), source)))
+            except (ChangedRow, ValueError, TypeError, AttributeError) as error:
                 why = f"it cannot be encoded as a record: {error}"
                 await self._reader.refuse(row.event_id, why)
                 self._outbox.metrics.refused(self._outbox.name)

@@ -16,6 +16,7 @@ from saga_activities.kafka.admin import KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.transactional_producer import KafkaTransactionError
 from saga_workers.relay.outbox import Outbox, ShardState
+from saga_workers.relay.outbox_table import MissingKey
 from saga_workers.relay.pipeline import Pipeline
 from saga_workers.relay.progress_record import HangingTransaction, NewerRelay
 from saga_workers.relay.publisher import Publisher
@@ -115,7 +116,7 @@ class Shard:
                 self._set_error(f"the database does not answer: {driver_message(error)}")
                 pause = next(pauses)
             except SagaError as error:
-                if self._outbox.once and (isinstance(error, NewerRelay) or _needs_operator(error)):
+                if self._outbox.once and (isinstance(error, NewerRelay | MissingKey) or _needs_operator(error)):
                     raise
                 self._set_error(error.message)
                 pause = next(pauses)

@@ -12,11 +12,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.outbox_postgresql import outbox_rows
-from saga_activities.messaging.outbox import DROPPED, HELD, NEW, REFUSED
+from saga_activities.guard.stored_values import StoredValues, UndecryptableRow, stored_values
+from saga_activities.messaging.outbox import DROPPED, HELD, NEW, REFUSED, decrypted_event
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_databases
 from sagas.errors import RefusedError, UsageError
 from sagas.settings import Settings
+from sagas.text.printable import MASK
 
 MAX_UNANSWERED = 15
 """Consecutive checks without an answer before the event is listed for an operator: about half a day."""
@@ -25,7 +27,7 @@ _MAX_SHOWN = 100
 _DATABASE_TIMEOUT = 15.0
 
 _SELECT_UNDECIDED = (
-    "SELECT event_id, status, topic, event_key, saga_id, step, created_at, checks, note FROM {outbox} "
+    "SELECT event_id, status, topic, event_key, value, headers, saga_id, step, created_at, checks, note FROM {outbox} "
     f"WHERE status = '{REFUSED}' OR (status = '{HELD}' AND checks >= :checks) ORDER BY id LIMIT {_MAX_SHOWN}"
 )
 _SELECT_EVENT = text("SELECT status, topic, saga_id, step FROM saga_outbox WHERE event_id = :id")
@@ -67,6 +69,7 @@ class UndecidedEvent:
 
 async def list_undecided(engine: AsyncEngine) -> list[UndecidedEvent]:
     """The oldest hundred events that need an operator's decision. Raises SQLAlchemyError."""
+    values = stored_values(engine)
     async with engine.connect() as connection:
         rows = (await connection.execute(_on_rows(_SELECT_UNDECIDED, engine), {"checks": MAX_UNANSWERED})).all()
     return [
@@ -74,7 +77,7 @@ async def list_undecided(engine: AsyncEngine) -> list[UndecidedEvent]:
             row.event_id,
             row.status,
             row.topic,
-            row.event_key,
+            _key(row, values),
             row.saga_id,
             row.step,
             row.created_at,
@@ -83,6 +86,14 @@ async def list_undecided(engine: AsyncEngine) -> list[UndecidedEvent]:
         )
         for row in rows
     ]
+
+
+def _key(row: Any, values: StoredValues) -> str | None:
+    """The key of an event; `•••` if it is encrypted with a key that is not here."""
+    try:
+        return decrypted_event(row._mapping, values)["event_key"]
+    except UndecryptableRow:
+        return MASK
 
 
 def _on_rows(statement: str, engine: AsyncEngine) -> TextClause:

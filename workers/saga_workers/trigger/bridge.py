@@ -405,7 +405,9 @@ class BridgeReader:
             return output
         # A dead letter of a transaction that did not happen would count as one that may have been written.
         self._abort_hanging(record.partition, position, {self._dead_letters.topic_for(self.topic)})
-        return BridgeOutput() if self._dead_letters.is_written(record, self.group.__eq__) else output
+        if self._dead_letters.is_written(record, self.group.__eq__):
+            return BridgeOutput()
+        return replace(output, records=tuple(map(self._dead_letters.encrypted, output.records)))
 
     def _isolate_refused(self, records: list[ConsumedRecord], error: KafkaTransactionError) -> None:
         """The brokers refuse the output of some message. A single one is given up; several are then sent one by one."""

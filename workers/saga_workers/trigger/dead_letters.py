@@ -17,6 +17,7 @@ from typing import Any
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import producer_config
 from saga_activities.kafka.errors import classify_kafka_error
+from saga_activities.value_cipher import ValueCipher, encrypted_text
 from saga_workers.input_limits import MAX_KEPT_BYTES
 from saga_workers.runtime.logs import fields
 from saga_workers.topics.topic_inventory import DEAD_LETTER_SUFFIX
@@ -31,6 +32,7 @@ from saga_workers.trigger.written_dead_letters import (
     WrittenDeadLetters,
 )
 from sagas.settings import KafkaSettings
+from sagas.settings.codec import load_codec_keys
 from sagas.text.printable import printable_line
 
 log = logging.getLogger("saga.trigger")
@@ -71,6 +73,10 @@ def dead_letter(record: ConsumedRecord, group: str, reason: str, *, omit_value: 
     }
 
 
+ENCRYPTED_HEADER = "sagadlqencrypted"
+"""The id of the key with which key and value of a dead letter are encrypted."""
+
+
 class DeadLetters:
     """Writes the dead letters of all readers of one process, one after the other; closed with the process.
 
@@ -84,6 +90,8 @@ class DeadLetters:
         self._existing_topics: set[str] = set()
         self._written = WrittenDeadLetters(settings)
         self._thread = ThreadPoolExecutor(1, "dead-letters")
+        keys = load_codec_keys(settings.dead_letter_key, settings.root)
+        self._cipher = ValueCipher(keys) if keys else None
 
     async def send(
         self, record: ConsumedRecord, group: str, reason: str, stop: asyncio.Event, *, any_prefix: bool = False
@@ -129,6 +137,17 @@ class DeadLetters:
             self._existing_topics.add(topic_name)
         return topic_name
 
+    def encrypted(self, letter: dict[str, Any]) -> dict[str, Any]:
+        """A dead letter as it is produced: its key and value encrypted, if the settings ask for that."""
+        cipher = self._cipher
+        if cipher is None:
+            return letter
+        values = {
+            name: None if letter[name] is None else encrypted_text(cipher, letter[name]).encode()
+            for name in ("key", "value")
+        }
+        return {**letter, **values, "headers": [*letter["headers"], (ENCRYPTED_HEADER, cipher.key_id)]}
+
     def forget(self, topics: Iterable[str]) -> None:
         """Look again for these topics before the next dead letter: somebody has deleted them."""
         for topic in topics:
@@ -157,9 +176,10 @@ class DeadLetters:
             if self._producer is None:
                 self._producer = Producer(producer_config(self._settings))
             self._look_at_partitions(topic)
-            error = self._produce(dead_letter(record, group, reason), stop)
+            error = self._produce(self.encrypted(dead_letter(record, group, reason)), stop)
             if error is not None and classify_kafka_error(error).scope == "event":
-                error = self._produce(dead_letter(record, group, reason, omit_value=True), stop)
+                letter = self.encrypted(dead_letter(record, group, reason, omit_value=True))
+                error = self._produce(letter, stop)
         except (KafkaException, KafkaOperationError) as failure:
             self._producer = None  # what it still has in flight is unknown
             raise DependencyUnavailable(

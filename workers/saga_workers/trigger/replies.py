@@ -22,6 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import database_errors
+from saga_activities.guard.stored_values import UndecryptableRow
 from saga_activities.guard.tables import outbox_home_table
 from saga_activities.input_checks import INPUT_CHECKS
 from saga_activities.kafka.admin import KafkaAdmin
@@ -249,6 +250,8 @@ def _error_message(error: Exception) -> str | None:
     """The message for an expected error; None for an unexpected one."""
     if isinstance(error, SagaError):
         return error.message
+    if isinstance(error, UndecryptableRow):
+        return str(error)
     if isinstance(error, RPCError):
         return f"Temporal does not answer: {error.message}"
     if database_errors.classify_database_error(error) is not None:

@@ -150,7 +150,7 @@ class Preparation(ScriptTransactions):
         values = {
             **entry_key.values,
             "op": rules.run_op(self._run),
-            "result": stored_values(self.engine).encrypt_text(result),
+            "result": stored_values(self.engine).encrypt_result(result),
         }
         async with engine.connect() as connection:
             if (await connection.execute(_STORE_RESULT, values)).rowcount != 1:
