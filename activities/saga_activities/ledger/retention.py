@@ -15,7 +15,7 @@ from saga_activities.guard.schema import alone
 from saga_activities.guard.sqlstates import RIGHT, sqlstate_of
 from saga_activities.ledger.partitions import TABLE, Month, existing_months
 from saga_activities.ledger.schema import SETUP_LOCK, add_months
-from saga_activities.ledger.tables import claim_table, definition_table, run_table
+from saga_activities.ledger.tables import audit_table, claim_table, definition_table, run_table
 
 _PORTION = 1000
 _LONGEST_CLAIM = timedelta(days=1)
@@ -62,6 +62,7 @@ async def maintain(engine: AsyncEngine, *, now: datetime, before: datetime) -> P
         deleted = await _delete_rows(connection, before)
         # Of sagas whose end nobody has written: terminated in Temporal, or never started because their client died.
         await connection.execute(sa.delete(claim_table).where(claim_table.c.claimed_at < before))
+        await connection.execute(sa.delete(audit_table).where(audit_table.c.at < before))
         definitions = await _delete_definitions(connection, min(before, now - _LONGEST_CLAIM))
     return PurgeResult(tuple(created), tuple(dropped), deleted, definitions, refused)
 

@@ -25,7 +25,7 @@ from saga_activities.ledger.partitions import (
     existing_months,
     months_from,
 )
-from saga_activities.ledger.tables import claim_table, definition_table, pause_table, run_table
+from saga_activities.ledger.tables import audit_table, claim_table, definition_table, pause_table, run_table
 
 LEDGER_VERSION = 1
 
@@ -95,6 +95,7 @@ def _table_ddl(dialect: sa.Dialect) -> Iterator[str]:
     yield from table_ddl(dialect, claim_table)
     yield from table_ddl(dialect, definition_table)
     yield from table_ddl(dialect, pause_table)
+    yield from table_ddl(dialect, audit_table)
 
 
 def ledger_ddl(dialect: str, now: datetime | None = None) -> str:

@@ -141,6 +141,21 @@ pause_table = sa.Table(
 )
 """One row for each standing pause, until it is resumed."""
 
+audit_table = sa.Table(
+    "saga_audit",
+    ledger_metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
+    # `reveal` or `forget`.
+    sa.Column("what", short_text(16), nullable=False),
+    sa.Column("at", UtcTime(), nullable=False),
+    sa.Column("who", short_text(MAX_PAUSE_TEXT), nullable=False),
+    sa.Column("reason", short_text(MAX_PAUSE_TEXT)),
+    sa.Index("saga_audit_saga", "saga_id"),
+    **TABLE_OPTIONS,
+)
+"""One row each time that somebody has seen the `x-sensitive` values of a saga in clear, or had them forgotten."""
+
 definition_table = sa.Table(
     "saga_definition",
     ledger_metadata,

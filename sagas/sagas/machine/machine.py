@@ -198,9 +198,9 @@ class Machine:
         """Record that an operator leaves the locks of the saga as they are; the saga itself may have ended."""
         self._run.note_decision(decision)
 
-    def view(self) -> SagaView:
-        """The view, without the fields that only the platform knows."""
-        return build_view(self._run)
+    def view(self, *, reveal: bool = False) -> SagaView:
+        """The view, without the fields that only the platform knows. ``reveal``: with `x-sensitive` values in clear."""
+        return build_view(self._run, reveal=reveal)
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state as JSON."""

@@ -37,8 +37,11 @@ from sagas.protocol.size_limits import is_omitted, omitted
 from sagas.text.exact_json import encode_json
 
 
-def build_view(run: SagaRun) -> SagaView:
-    """The view of the run. It contains timestamps only; who shows it computes ages."""
+def build_view(run: SagaRun, *, reveal: bool = False) -> SagaView:
+    """The view of the run. It contains timestamps only; who shows it computes ages.
+
+    ``reveal``: with the `x-sensitive` values of the input in clear.
+    """
     view = SagaView(
         id=run.saga_id,
         saga=run.definition.saga,
@@ -47,7 +50,7 @@ def build_view(run: SagaRun) -> SagaView:
         state=run.state,
         phase=run.phase,
         reason=None if run.reason is None else ReasonView.from_json(run.reason),
-        input=masked(run.definition.input, run.input),
+        input=run.input if reveal else masked(run.definition.input, run.input),
         output=None if run.phase == "backward" else run.output,
         labels=_labels(run),
         started_at=format_timestamp(run.started_at),
@@ -71,7 +74,7 @@ def build_view(run: SagaRun) -> SagaView:
         row_locks=row_locks.connections(run) or None,
         paused=None if run.ended_at is not None else standing_pauses.shown(run),
     )
-    return without_sensitive_values(view, run.plan.sensitive_values(run.input))
+    return view if reveal else without_sensitive_values(view, run.plan.sensitive_values(run.input))
 
 
 def _savepoints(run: SagaRun) -> tuple[SavepointView, ...]:

@@ -42,6 +42,7 @@ OperationStatus = Literal[
 EntryOperation = Literal["do", "undo", "confirm"]
 Decision = Literal["retry", "done", "skip", "compensate"]
 Intervention = Literal["retry", "done", "skip", "compensate", "pause", "resume", "cancel", "undo"]
+Access = Literal["reveal", "forget"]
 LockRequestState = Literal["WAITING", "HELD", "RELEASED"]
 DeliveryState = Literal["PENDING", "DELIVERED", "EXHAUSTED", "STOPPED", "SKIPPED"]
 ReasonKind = Literal[
@@ -316,6 +317,16 @@ class DecisionView(JsonView):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessView(JsonView):
+    """An access to the `x-sensitive` values of a saga."""
+
+    at: Timestamp
+    what: Annotated[Access, "`reveal`: they were shown in clear; `forget`: they were replaced where they are stored"]
+    who: Annotated[str, "the name that was given; recorded, not authenticated"]
+    reason: Annotated[str | None, "why"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PauseView(JsonView):
     """A pause by an operator."""
 
@@ -408,6 +419,12 @@ class SagaView(JsonView):
         OMITTED,
     ] = None
     paused: Annotated[PauseView | None, "nothing begins until an operator resumes it", OMITTED] = None
+    accesses: Annotated[
+        tuple[AccessView, ...] | None,
+        "who has seen its `x-sensitive` values by `--reveal`, or had them forgotten; only `saga show` has it, from the "
+        "ledger",
+        OMITTED,
+    ] = None
     incomplete: Annotated[
         str | None, "why the view is not complete, for example because no worker answers", OMITTED
     ] = None

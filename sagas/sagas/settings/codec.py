@@ -30,7 +30,7 @@ class CodecSettings(Table):
     )
     outbox: Flag = setting(
         False,
-        "events are encrypted in `saga_outbox`, too; the relay, which then needs the key, publishes them in clear",
+        "encrypts events also in `saga_outbox`: the relay, which then needs the key, publishes them in clear",
     )
     dead_letters: Flag = setting(
         False, "encrypts keys and values of dead letters in their topics; `saga decrypt` reads them"

@@ -25,7 +25,7 @@ from tests.integration.cli.conftest import CommandLine
         (("start", "trip", "--id", "x~undo"), 2, "must not end in ~undo"),
         (("start", "trip", "--id", ""), 2, "is empty"),
         (("show", "nobody-knows-me"), 2, "there is no saga with the id nobody-knows-me"),
-        (("show", "x", "--reveal"), 2, "--reveal is not in this version"),
+        (("show", "x", "--reveal"), 2, "--reveal needs a ledger, which records it"),
         (("watch", "nobody-knows-me"), 2, "there is no saga with the id"),
         (("watch", "x", "--until", "done"), 2, "--until takes `parked`"),
         (("open", "nobody-knows-me"), 2, "there is no saga with the id"),

@@ -51,6 +51,7 @@ NAMED_BY_THE_USER = {
     "saga_cli/option_texts.py": "a value of an option that the command line names",
     "saga_cli/inputs.py": "an input or a definition that the command line names",
     "saga_cli/input_files.py": "rows that the command line names",
+    "saga_cli/commands/operate/decrypt.py": "a text that the command line names",
     "saga_cli/commands/operate/reconcile.py": "a time that the command line names",
     "saga_workers/temporal/temporal_client.py:_read_pem": "a certificate or a key, often another user's: no code",
     "saga_spark/storage.py": "data of a stage or a warehouse",

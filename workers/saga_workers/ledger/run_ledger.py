@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from saga_activities.ledger.records import Claim, KnownSaga, NewClaim, RunFilter, RunRecord, RunRow, SingleClaim
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import to_packed_text
+from sagas.protocol.saga_view import Access, AccessView
 from sagas.protocol.standing_pause import PauseKind, StandingPause
 from sagas.settings import Settings
 
@@ -170,6 +171,21 @@ class RunLedger:
         with self._readable():
             return await self._sql.pauses.end_pause(self.engine, kind, name)
 
+    async def record_access(self, saga_id: str, what: Access, *, who: str, reason: str | None) -> None:
+        """Record that somebody sees the sensitive values of a saga in clear, or has them forgotten."""
+        with self._readable():
+            await self._sql.audit.record_access(self.engine, saga_id, what, who=who, reason=reason)
+
+    async def accesses(self, saga_id: str) -> builtins.list[AccessView]:
+        """The newest accesses to the sensitive values of a saga, in their order."""
+        with self._readable():
+            return await self._sql.audit.read_accesses(self.engine, saga_id)
+
+    async def is_forgotten(self, saga_id: str) -> bool:
+        """True if the sensitive values of the saga were forgotten: it cannot be undone any more."""
+        with self._readable():
+            return await self._sql.audit.is_forgotten(self.engine, saga_id)
+
     async def write(self, records: Sequence[RunRecord]) -> None:
         """Insert or update rows; a later state is kept."""
         with self._readable():
@@ -251,6 +267,12 @@ class NoLedger(RunLedger):
 
     async def claim_single(self, new: NewClaim, saga: str, at: datetime) -> SingleClaim:
         return SingleClaim(made=False, held=None, row=None)
+
+    async def accesses(self, saga_id: str) -> builtins.list[AccessView]:
+        return []
+
+    async def is_forgotten(self, saga_id: str) -> bool:
+        return False
 
     async def bulk_ids(self) -> builtins.list[str]:
         return []

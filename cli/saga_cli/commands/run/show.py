@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saga_cli.context import with_locator
+from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document, warn, write_page
+from saga_cli.shared_options import Operator, operator_name
 from sagas.errors import SagaError, UsageError
 
 if TYPE_CHECKING:
@@ -20,22 +21,36 @@ if TYPE_CHECKING:
 def show(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write an HTML page with the view")] = None,
-    reveal: Annotated[bool, typer.Option("--reveal", help="not in this version")] = False,
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="show x-sensitive values in clear; recorded in the ledger, with your name")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(help="with --reveal: why; recorded")] = None,
+    as_: Operator = None,
 ) -> int:
     """Show what happened, what was undone, what is stuck and what to do.
 
     A closed saga needs no worker; a running one is queried through its worker. One that Temporal no longer has is read
     from the ledger of the project.
     """
+    if reason is not None and not reveal:
+        raise UsageError("--reason is recorded with --reveal: give both")
     if reveal:
-        raise UsageError(
-            "--reveal is not in this version of saga", help="the history in the Web UI has the input as it was sent"
-        )
+        from saga_workers.privacy import require_record
+
+        require_record(load_settings(), "--reveal")
     from saga_cli.render.saga_view import print_view, view_page
     from saga_workers.stuck.stuck_view import read_view_with_stuck
+    from saga_workers.views.accesses import with_accesses
 
     async def read(locator: Locator, settings: Settings) -> SagaView:
         view = await read_view_with_stuck(locator, saga_id, web_ui=settings.temporal.web_ui)
+        if reveal:
+            from saga_workers.privacy.revealing import revealed_view
+
+            who = operator_name(as_) or locator.temporal.identity
+            view = await revealed_view(locator, view, who=who, reason=reason)
+        else:
+            view = await with_accesses(locator, view)
         if not any(step.guarantee == "two-phase" for step in view.steps):
             return view
         from saga_workers.views.prepared import with_stuck_prepared

@@ -1,0 +1,73 @@
+"""`saga show --reveal` shows `x-sensitive` values in clear, to who has the key, and the ledger records each look."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga_workers.client import Client
+from sagas.project import Project
+from tests.helpers.forked_commands import run_command
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import WorkerProcess
+from tests.integration.trust.test_encrypted_values import CARD, new_key, project, shop
+
+__all__ = ["project", "shop"]  # fixtures
+
+
+def shown(folder: Path, saga_id: str, *options: str) -> dict[str, Any]:
+    done = run_command(["show", saga_id, "--json", *options], folder)
+    assert done.returncode == 0, done
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(autouse=True)
+def operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "SAGA_USER", "ada")
+
+
+async def test_who_has_the_key_sees_the_values_and_is_recorded(project: Project, tmp_path: Path) -> None:
+    saga_id, declined = (f"{name}-{uuid.uuid4()}" for name in ("returns", "declined"))
+    with WorkerProcess("worker", tmp_path):
+        async with await Client.connect(project) as client:
+            await client.start("returns", {"card": CARD}, id=saga_id)
+            await client.start("declined", {"card": CARD}, id=declined)
+            assert (await finished(client, saga_id))["state"] == "COMPLETED"
+            assert (await finished(client, declined))["state"] == "COMPENSATED"
+        masked = shown(tmp_path, saga_id)
+        assert (masked["input"], masked["output"], "accesses" in masked) == (
+            {"card": "•••"},
+            {"•••": "•••"},
+            False,
+        )
+        clear = shown(tmp_path, saga_id, "--reveal", "--reason", "a complaint")
+        assert (clear["input"], clear["output"], clear["steps"][0]["result"]) == ({"card": CARD}, CARD, CARD)
+    # Without a worker: from the state with which it can be undone, in the ledger.
+    later = shown(tmp_path, saga_id, "--reveal", "--as", "bob")
+    assert (later["input"], later["output"]) == ({"card": CARD}, CARD)
+    # One that cannot be undone has no such state, and its history has the input.
+    why = "results and messages are masked, as no worker answers"
+    rest = shown(tmp_path, declined, "--reveal")
+    assert (rest["input"], rest["steps"][0]["result"], rest["incomplete"]) == (
+        {"card": CARD},
+        {"charged": {"•••": "•••"}},
+        why,
+    )
+    key = (tmp_path / "codec.key").read_text()
+    (tmp_path / "codec.key").write_text(new_key())
+    refused = run_command(["show", saga_id, "--reveal"], tmp_path)
+    assert (refused.returncode, "cannot be read" in refused.stderr) == (1, True), refused
+    (tmp_path / "codec.key").write_text(key)
+    after = shown(tmp_path, saga_id)
+    assert [(access["who"], access["what"], access["reason"]) for access in after["accesses"]] == [
+        ("ada", "reveal", "a complaint"),
+        ("bob", "reveal", None),
+    ]
+    assert after["input"] == {"card": "•••"}
+    text = run_command(["show", saga_id], tmp_path).stdout
+    assert "ada has seen sensitive values in clear, because a complaint" in text

@@ -1,0 +1,41 @@
+"""The record of who has seen the sensitive values of a saga, or had them forgotten, as the ledger has it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.location.locator import Locator
+from sagas.protocol.saga_view import AccessView, SagaView
+from sagas.protocol.size_limits import is_omitted
+from sagas.text.exact_json import encode_json
+from sagas.text.printable import MASK
+
+FORGOTTEN = "its values were forgotten, and an undo would need them"
+
+
+async def with_accesses(locator: Locator, view: SagaView) -> SagaView:
+    """The view with ``accesses``. Without an answer of the ledger it is as it was: the saga does not need it.
+
+    The ledger is not asked about a saga without sensitive values.
+    """
+    if not is_omitted(view.input) and MASK not in encode_json(view.input, default=str).decode():
+        return view
+    try:
+        accesses = await locator.ledger.accesses(view.id)
+    except LedgerUnavailable:
+        return view
+    if not accesses:
+        return view
+    view = replace(view, accesses=tuple(accesses))
+    if not any(_has_ended_undo(view, access) for access in accesses):
+        return view
+    return replace(view, can_undo=False, undo_refusal=FORGOTTEN if view.state == "COMPLETED" else None)
+
+
+def _has_ended_undo(view: SagaView, access: AccessView) -> bool:
+    """True if the values were forgotten, and not those of an earlier generation of the id."""
+    if access.what != "forget":
+        return False
+    return view.started_at is None or datetime.fromisoformat(access.at) >= datetime.fromisoformat(view.started_at)
