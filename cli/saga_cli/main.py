@@ -268,6 +268,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry("undo", "saga_cli.commands.decide.undo:undo", "undo a saga that has completed", _DECIDE),
     CommandEntry(
+        "forget",
+        "saga_cli.commands.decide.forget:forget",
+        "replace the sensitive values of a saga that has ended",
+        _DECIDE,
+    ),
+    CommandEntry(
         "reconcile",
         "saga_cli.commands.operate.reconcile:reconcile",
         "compare sagas with databases, topics and tables",

@@ -30,6 +30,7 @@ from saga_workers.temporal.temporal_runs import (
     no_poller_message,
 )
 from saga_workers.temporal.updates import send_update
+from saga_workers.views.accesses import with_accesses
 from saga_workers.views.answering import NO_VIEW
 from saga_workers.views.notifications import check_notification_decision, decide_notification, is_notification
 from saga_workers.views.run_facts import web_ui_link
@@ -305,7 +306,7 @@ async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_qu
 
 async def require_undoable(locator: Locator, saga_id: str) -> SagaView:
     """The view of a completed saga that can be undone. Raises RefusedError if it cannot, UsageError if unknown."""
-    view = await read_view(locator, saga_id)
+    view = await with_accesses(locator, await read_view(locator, saga_id))
     if view.state == "COMPENSATING" or (view.phase == "backward" and not view.ended_at):
         raise RefusedError(f"{saga_id} is already being undone", help=saga_command("watch", saga_id))
     if view.state != "COMPLETED":

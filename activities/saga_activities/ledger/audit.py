@@ -33,8 +33,15 @@ async def read_accesses(engine: AsyncEngine, saga_id: str) -> list[AccessView]:
     ]
 
 
-async def is_forgotten(engine: AsyncEngine, saga_id: str) -> bool:
-    """True if somebody had the values of the saga forgotten."""
-    query = sa.select(_AUDIT.id).where(_AUDIT.saga_id == saga_id, _AUDIT.what == "forget").limit(1)
+async def complete_forgetting(engine: AsyncEngine, saga_id: str) -> None:
+    """Record that all values of the saga were replaced that can be."""
+    open_rows = sa.and_(_AUDIT.saga_id == saga_id, _AUDIT.what == "forget", _AUDIT.completed_at.is_(None))
+    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        await connection.execute(sa.update(audit_table).where(open_rows).values(completed_at=datetime.now(UTC)))
+
+
+async def was_forgotten(engine: AsyncEngine, saga_id: str) -> bool:
+    """True if all values of the saga were replaced before."""
+    query = sa.select(_AUDIT.id).where(_AUDIT.saga_id == saga_id, _AUDIT.completed_at.is_not(None)).limit(1)
     async with engine.connect() as connection:
         return (await connection.execute(query)).first() is not None

@@ -278,13 +278,13 @@ def has_label(labels: sa.Column[Any], name: str, value: str) -> sa.ColumnElement
 
 async def _to_rows(connection: AsyncConnection, rows: Sequence[Any]) -> list[RunRow]:
     missing = {(row.saga_id, row.started_at) for row in rows if row.story is None}
-    documents = await _documents_of_machines(connection, missing) if missing else {}
+    documents = await documents_of_machines(connection, missing) if missing else {}
     documents |= {(row.saga_id, row.started_at): _finite(row.story, _unescaped) for row in rows if row.story}
     # A row may have been deleted between the two reads.
     return [_to_row(row, documents[key]) for row in rows if (key := (row.saga_id, row.started_at)) in documents]
 
 
-async def _documents_of_machines(
+async def documents_of_machines(
     connection: AsyncConnection, keys: Set[tuple[str, datetime]]
 ) -> dict[tuple[str, datetime], Mapping[str, Any]]:
     """The documents of sagas of bulk workflows, which are stored as the machine alone until they are undone."""

@@ -151,6 +151,8 @@ audit_table = sa.Table(
     sa.Column("at", UtcTime(), nullable=False),
     sa.Column("who", short_text(MAX_PAUSE_TEXT), nullable=False),
     sa.Column("reason", short_text(MAX_PAUSE_TEXT)),
+    # When all values were replaced that can be; null for a `reveal`, and while values are being forgotten.
+    sa.Column("completed_at", UtcTime()),
     sa.Index("saga_audit_saga", "saga_id"),
     **TABLE_OPTIONS,
 )

@@ -54,6 +54,7 @@ RUN_ELSEWHERE = {
     "enqueued drop": "tests/integration/enqueued/test_enqueued_commands.py",
     "enqueued list": "tests/integration/enqueued/test_enqueued_commands.py",
     "enqueued retry": "tests/integration/enqueued/test_enqueued_commands.py",
+    "forget": "tests/integration/trust/test_forgotten_values.py",
     "init": "tests/unit/cli/test_new_project.py",
     "notify": f"{CLI}/test_notification_commands.py",
     "notify --again": f"{CLI}/test_notification_commands.py",

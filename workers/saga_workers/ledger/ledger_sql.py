@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
-from saga_activities.ledger import audit, batches, claims, pauses, rows
+from saga_activities.ledger import audit, batches, claims, forgetting, pauses, rows
 from saga_workers.runtime.database_access import driver_message
 
-__all__ = ["DataError", "SQLAlchemyError", "audit", "batches", "claims", "driver_message", "pauses", "rows"]
+__all__ = [
+    "DataError",
+    "SQLAlchemyError",
+    "audit",
+    "batches",
+    "claims",
+    "driver_message",
+    "forgetting",
+    "pauses",
+    "rows",
+]

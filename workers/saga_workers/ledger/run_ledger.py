@@ -181,10 +181,20 @@ class RunLedger:
         with self._readable():
             return await self._sql.audit.read_accesses(self.engine, saga_id)
 
-    async def is_forgotten(self, saga_id: str) -> bool:
-        """True if the sensitive values of the saga were forgotten: it cannot be undone any more."""
+    async def was_forgotten(self, saga_id: str) -> bool:
+        """True if the sensitive values of the saga were replaced everywhere before."""
         with self._readable():
-            return await self._sql.audit.is_forgotten(self.engine, saga_id)
+            return await self._sql.audit.was_forgotten(self.engine, saga_id)
+
+    async def forget(self, saga_ids: Sequence[str]) -> int:
+        """Delete the states from which these sagas could be undone, which have their values; the number of rows."""
+        with self._readable():
+            return await self._sql.forgetting.delete_states(self.engine, saga_ids)
+
+    async def complete_forgetting(self, saga_id: str) -> None:
+        """Record that the values of the saga were replaced everywhere that they can be."""
+        with self._readable():
+            await self._sql.audit.complete_forgetting(self.engine, saga_id)
 
     async def write(self, records: Sequence[RunRecord]) -> None:
         """Insert or update rows; a later state is kept."""
@@ -270,9 +280,6 @@ class NoLedger(RunLedger):
 
     async def accesses(self, saga_id: str) -> builtins.list[AccessView]:
         return []
-
-    async def is_forgotten(self, saga_id: str) -> bool:
-        return False
 
     async def bulk_ids(self) -> builtins.list[str]:
         return []

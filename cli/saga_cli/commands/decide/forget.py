@@ -1,0 +1,68 @@
+"""`saga forget`: replace the sensitive values of a saga that has ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saga_cli.context import load_settings, target_line, with_locator
+from saga_cli.exit_codes import DONE, RESIDUE
+from saga_cli.output import confirm, echo, print_document, print_table, warn
+from saga_cli.shared_options import Operator, Yes, operator_name, required_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from saga_workers.location.locator import Locator
+    from saga_workers.privacy.forgetting import Subject
+    from saga_workers.privacy.places import ForgottenPlace
+    from sagas.settings import Settings
+
+
+def forget(
+    saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    reason: Annotated[str | None, typer.Option(help="reason, required; recorded in the ledger")] = None,
+    delete_run: Annotated[
+        bool, typer.Option("--delete-run", help="also delete its runs in Temporal; the ledger keeps its story")
+    ] = False,
+    as_: Operator = None,
+    yes: Yes = False,
+) -> int:
+    """Replace the x-sensitive values of a saga that has ended, everywhere they can be replaced, and say where not.
+
+    The saga cannot be undone afterwards. Can be repeated, also after it was interrupted. Exit code 0: no place has such
+    a value any more; 5: some stay; 9: refused.
+    """
+    from saga_workers.privacy import require_record
+
+    why = required_text(reason, "--reason", "it is recorded with your name")
+    require_record(load_settings(), "forget")
+
+    async def find(locator: Locator, settings: Settings) -> Subject:
+        from saga_workers.privacy.forgetting import find_subject
+
+        return await find_subject(locator, settings, saga_id, delete_run=delete_run)
+
+    async def run(locator: Locator, settings: Settings) -> list[ForgottenPlace]:
+        from saga_workers.privacy.forgetting import find_subject, forget
+
+        subject = await find_subject(locator, settings, saga_id, delete_run=delete_run)
+        who = operator_name(as_) or locator.temporal.identity
+        return await forget(locator, settings, subject, who=who, reason=why, delete_run=delete_run)
+
+    warn(target_line(load_settings()))
+    if not yes:
+        subject = with_locator(find)  # nobody should confirm what will be refused
+        undo = ", so that it cannot be undone any more" if subject.view.can_undo else ""
+        confirm(f"this replaces the sensitive values of {saga_id} for good{undo}", yes=yes)
+    places = with_locator(run)
+    complete = all(place.status != "stays" for place in places)
+    document = {"id": saga_id, "complete": complete, "places": [place.to_json() for place in places]}
+    print_document(document, human=lambda: _print(saga_id, places, complete=complete))
+    return DONE if complete else RESIDUE
+
+
+def _print(saga_id: str, places: Sequence[ForgottenPlace], *, complete: bool) -> None:
+    print_table([(place.place, place.status, place.detail) for place in places], ("PLACE", "", ""))
+    echo(f"{saga_id}: {'no value stays' if complete else 'values stay in some places, see above'}")

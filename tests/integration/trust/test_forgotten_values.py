@@ -1,0 +1,138 @@
+"""`saga forget` replaces the `x-sensitive` values of a finished saga, and says where they stay."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from saga_workers.client import Client
+from saga_workers.privacy import forgetting
+from sagas.project import Project
+from tests.helpers.forked_commands import run_command
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import WorkerProcess
+from tests.helpers.waiting import until
+from tests.integration.trust.test_encrypted_values import CARD, MARKS, project, shop, tables
+
+__all__ = ["project", "shop"]  # fixtures
+
+STEPS = """saga: orders
+input: {type: object, properties: {card: {type: object, x-sensitive: true}, order: {type: string}}}
+steps:
+  - {id: a, uses: cards.charge, with: {card: '${{ input.card }}'}, compensate: cards.refund}
+  - id: b
+    uses: sql
+    compensate: auto
+    with: {connection: shop, run: {sql: "insert into bills values (:id, :name)",
+      params: {id: "${{ input.order }}", name: "${{ input.card.name }}"}}}
+"""
+
+
+def forget(folder: Path, saga_id: str, *options: str) -> CompletedProcess[str]:
+    return run_command(["forget", saga_id, "--reason", "asked", "--yes", "--json", *options], folder)
+
+
+def statuses(done: CompletedProcess[str]) -> dict[str, str]:
+    return {place["place"]: place["status"] for place in json.loads(done.stdout)["places"]}
+
+
+async def test_values_are_replaced_and_the_run_is_deleted(
+    project: Project, tmp_path: Path, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "saga.toml").write_text(
+        (tmp_path / "saga.toml").read_text().replace('[codec]\nkey = {file = "codec.key"}\n', "")
+    )
+    (tmp_path / "orders.saga.yaml").write_text(STEPS)
+    from sagas.settings import load_settings
+
+    project = Project(load_settings(config=str(tmp_path / "saga.toml")))
+    saga_id, waiting = f"orders-{uuid.uuid4()}", f"waits-{uuid.uuid4()}"
+    with _database(shop) as database:
+        database.execute("create table bills (id text primary key, name text)")
+    with WorkerProcess("worker", tmp_path):
+        async with await Client.connect(project) as client:
+            await client.start("orders", {"card": CARD, "order": "order-7"}, id=saga_id)
+            await client.start("waits", {"card": CARD}, id=waiting)
+            assert (await finished(client, saga_id))["state"] == "COMPLETED"
+            assert forget(tmp_path, waiting).returncode == 9
+            await until(lambda: _in_ledger(shop, saga_id))
+            assert [name for name, data in tables(shop).items() if any(mark in data for mark in MARKS)]
+
+            done = forget(tmp_path, saga_id)
+            assert done.returncode == 5, done
+            assert statuses(done) == {
+                "shop: results in saga_guard": "replaced",
+                "shop: images in saga_image": "deleted",
+                "shop: replies in saga_request": "nothing",
+                "shop: events in saga_outbox": "nothing",
+                "the ledger": "deleted",
+                "histories and memos": "stays",
+            }
+            assert _leaks(shop) == set()
+            refused = run_command(["undo", saga_id, "--reason", "x", "--yes"], tmp_path)
+            assert (refused.returncode, "were forgotten" in refused.stderr) == (9, True), refused
+            again = forget(tmp_path, saga_id, "--delete-run")
+            assert (again.returncode, statuses(again)["histories and memos"]) == (0, "deleted"), again
+
+            async def deleted() -> bool:
+                return (await client.locator.within_temporal().locate(saga_id)).home is None
+
+            await until(deleted)
+    last = forget(tmp_path, saga_id)
+    assert (last.returncode, set(statuses(last).values())) == (0, {"nothing"}), last
+    view: dict[str, Any] = json.loads(run_command(["show", saga_id, "--json"], tmp_path).stdout)
+    assert (view["state"], view["can_undo"], view["input"]["order"]) == ("COMPLETED", False, "order-7")
+    assert [access["what"] for access in view["accesses"]] == ["forget"] * 3
+    # What nobody marks as sensitive stays.
+    assert b"order-7" in tables(shop)["saga_run"]
+
+
+def _leaks(shop: str) -> set[str]:
+    return {name for name, data in tables(shop).items() if any(mark in data for mark in MARKS)}
+
+
+def _in_ledger(shop: str, saga_id: str) -> bool:
+    return saga_id.encode() in tables(shop)["saga_run"]
+
+
+def _database(shop: str) -> Any:
+    import psycopg
+
+    return psycopg.connect(shop.replace("+psycopg", ""), autocommit=True)
+
+
+async def test_one_that_was_interrupted_is_completed_by_the_next(
+    project: Project, tmp_path: Path, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saga_id = f"declined-{uuid.uuid4()}"
+    with WorkerProcess("worker", tmp_path):
+        async with await Client.connect(project) as client:
+            await client.start("declined", {"card": CARD}, id=saga_id)
+            assert (await finished(client, saga_id))["state"] == "COMPENSATED"
+            await until(lambda: _in_ledger(shop, saga_id))
+            settings = project.settings
+            subject = await forgetting.find_subject(client.locator, settings, saga_id, delete_run=False)
+
+            async def killed(*_: Any) -> Any:
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch:
+                patch.setattr(client.locator.ledger, "forget", killed)
+                with pytest.raises(KeyboardInterrupt):
+                    await forgetting.forget(
+                        client.locator, settings, subject, who="ada", reason="asked", delete_run=False
+                    )
+            assert not await client.locator.ledger.was_forgotten(saga_id)
+    done = forget(tmp_path, saga_id)
+    assert done.returncode == 5, done
+    # Encrypted histories name the key without which nobody reads them.
+    [stays] = [place for place in json.loads(done.stdout)["places"] if place["status"] == "stays"]
+    assert "encrypted: unreadable as soon as the key" in stays["detail"]
+    with _database(shop) as database:
+        [(completed,)] = database.execute("select count(completed_at) from saga_audit").fetchall()
+    assert completed == 2

@@ -1,0 +1,222 @@
+"""Replaces the values of sagas in the rows that one database of the project has of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from saga_activities.connections import DatabaseConnections
+from saga_activities.enqueued import tables as enqueued
+from saga_activities.guard.outbox_postgresql import outbox_rows
+from saga_activities.guard.stored_values import StoredValues, UndecryptableRow, stored_values
+from saga_activities.guard.tables import guard_table, image_table, outbox_table, request_table
+from saga_activities.messaging.outbox import DROPPED, PUBLISHED, decrypted_event
+from saga_activities.table_names import table_names
+from saga_activities.value_cipher import ENCRYPTED_TEXT
+from saga_workers.privacy.places import ForgottenPlace
+from saga_workers.privacy.replacement import Replacement
+from saga_workers.runtime.database_access import unusable
+from sagas.settings import SqlConnection
+from sagas.text.shortening import counted
+
+_TIMEOUT = 600.0
+_IDS_AT_ONCE = 500
+
+_WHOLE = Replacement(None)
+
+
+async def forget_in_database(
+    connection: SqlConnection, saga_ids: Sequence[str], replacement: Replacement
+) -> list[ForgottenPlace]:
+    """Replace the values of these sagas in a database. Each statement can be repeated. Raises SagaError."""
+    databases = DatabaseConnections([connection], pool_size=1)
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            engine = databases.engine(connection.name)
+            async with engine.connect() as database:
+                tables = await table_names(database)
+                rows = _Rows(engine, database, tables, saga_ids, replacement)
+                places = [await rows.guard(), await rows.images(), await rows.requests()]
+                places += [await rows.outbox(), await rows.enqueued()]
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        what = f"the rows of the connection {connection.name} cannot be changed"
+        raise unusable(connection, what, error) from error
+    finally:
+        await databases.close()
+    return [
+        ForgottenPlace(f"{connection.name}: {place.place}", place.status, place.detail) for place in places if place
+    ]
+
+
+class _Rows:
+    """The rows of some sagas in one database; each method is about one table, and None if there is no such table."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        database: AsyncConnection,
+        tables: Collection[str],
+        saga_ids: Sequence[str],
+        replacement: Replacement,
+    ) -> None:
+        self._database, self._tables = database, tables
+        self._saga_ids, self._replacement = saga_ids, replacement
+        self._values = stored_values(engine)
+        self._dialect = engine.dialect.name
+
+    async def guard(self) -> ForgottenPlace | None:
+        """Results and rejections."""
+        if guard_table.name not in self._tables:
+            return None
+        columns, changed, seen = guard_table.c, 0, 0
+        key = (columns.saga_id, columns.step, columns.generation, columns.op)
+        for row in await self._select(guard_table, *key, columns.result, where=columns.result.is_not(None)):
+            seen += 1
+            new = _stored(
+                row.result,
+                self._values.decrypt_result,
+                self._values.encrypt_result,
+                self._replacement.result,
+                _WHOLE.result,
+            )
+            if new is not None:
+                here = sa.and_(*(column == row._mapping[column.name] for column in key))
+                await self._database.execute(sa.update(guard_table).where(here).values(result=new))
+                changed += 1
+        return _place("results in saga_guard", changed, seen)
+
+    async def images(self) -> ForgottenPlace | None:
+        """Images of rows, which only an undo needs: they also have other values of the rows."""
+        if image_table.name not in self._tables:
+            return None
+        gone = 0
+        for ids in _portions(self._saga_ids):
+            gone += (
+                await self._database.execute(sa.delete(image_table).where(image_table.c.saga_id.in_(ids)))
+            ).rowcount
+        status = "deleted" if gone else "nothing"
+        return ForgottenPlace("images in saga_image", status, f"{counted(gone, 'row')}, with which it could be undone")
+
+    async def requests(self) -> ForgottenPlace | None:
+        """Replies to commands, and the sensitive texts that were kept for their messages."""
+        if request_table.name not in self._tables:
+            return None
+        columns, changed, seen = request_table.c, 0, 0
+        for row in await self._select(request_table, columns.step_key, columns.data, columns.token):
+            seen += 1
+            new = _json(row.data, self._values, self._replacement)
+            if new is None and row.token is None:
+                continue
+            values = {"token": None} | ({} if new is None else {"data": new})
+            here = columns.step_key == row.step_key
+            await self._database.execute(sa.update(request_table).where(here).values(**values))
+            changed += 1
+        return _place("replies in saga_request", changed, seen)
+
+    async def outbox(self) -> ForgottenPlace | None:
+        """Events that are published, or never will be."""
+        rows = outbox_rows(self._dialect)
+        if rows.name not in self._tables:
+            return None
+        columns, changed, seen, pending = outbox_table.c, 0, 0, 0
+        wanted = (columns.id, columns.status, columns.value, columns.event_key, columns.headers)
+        for row in await self._select(outbox_table, *wanted):
+            seen += 1
+            if row.status not in (PUBLISHED, DROPPED):
+                pending += 1
+                continue
+            new = _event(row, self._values, self._replacement)
+            if new is not None:
+                await self._database.execute(sa.update(rows).where(rows.c.id == row.id).values(**new))
+                changed += 1
+        if pending:
+            why = f"{counted(pending, 'event')} not published yet: repeat the command when the relay has published them"
+            return ForgottenPlace("events in saga_outbox", "stays", why)
+        return _place("events in saga_outbox", changed, seen)
+
+    async def enqueued(self) -> ForgottenPlace | None:
+        """Starts and signals that were refused or dropped."""
+        table = enqueued.enqueued_table
+        if table.name not in self._tables:
+            return None
+        rows = await self._select(table, table.c.id, table.c.status)
+        if any(row.status == enqueued.NEW for row in rows):
+            return ForgottenPlace(
+                "rows of saga_enqueued", "stays", "rows wait for their delivery: repeat the command after it"
+            )
+        for row in rows:
+            await self._database.execute(sa.delete(table).where(table.c.id == row.id))
+        return ForgottenPlace("rows of saga_enqueued", "deleted" if rows else "nothing", counted(len(rows), "row"))
+
+    async def _select(
+        self, table: sa.Table, *columns: Any, where: sa.ColumnElement[bool] | None = None
+    ) -> Sequence[sa.Row[Any]]:
+        rows: list[Any] = []
+        for ids in _portions(self._saga_ids):
+            query = sa.select(*columns).where(table.c.saga_id.in_(ids))
+            selected = await self._database.execute(query if where is None else query.where(where))
+            rows.extend(selected.all())
+        return rows
+
+
+def _place(name: str, changed: int, seen: int) -> ForgottenPlace:
+    if changed:
+        return ForgottenPlace(name, "replaced", f"in {changed} of {counted(seen, 'row')}")
+    return ForgottenPlace(name, "nothing", f"no such value in {counted(seen, 'row')}")
+
+
+def _stored(
+    text: str,
+    decrypt: Callable[[str], str | None],
+    encrypt: Callable[[str], str | None],
+    replace: Callable[[str], str],
+    replace_whole: Callable[[str], str],
+) -> str | None:
+    """The text to store in place of another; None if it is to stay. What no key here reads is replaced as a whole."""
+    try:
+        clear = decrypt(text)
+    except UndecryptableRow:
+        return encrypt(replace_whole("null"))
+    if clear is None or (new := replace(clear)) in (clear, _rewritten(clear)):
+        return None
+    return encrypt(new)
+
+
+def _rewritten(text: str) -> str:
+    """The JSON text in the form in which a replacement writes it."""
+    return Replacement(frozenset()).json(text)
+
+
+def _json(text: str | None, values: StoredValues, replacement: Replacement) -> str | None:
+    if text is None:
+        return None
+    return _stored(text, values.decrypt_json, values.encrypt_json, replacement.json, _WHOLE.json)
+
+
+def _event(row: Any, values: StoredValues, replacement: Replacement) -> dict[str, Any] | None:
+    """The columns of an event without the values; None if it has none. An encrypted event stays encrypted."""
+    is_encrypted = (row.value or "").startswith(ENCRYPTED_TEXT)
+    try:
+        clear = decrypted_event(row._mapping, values)
+    except UndecryptableRow:
+        clear, replacement = {"value": "null", "event_key": None, "headers": "{}"}, _WHOLE
+    key = clear["event_key"]
+    new = {
+        "value": replacement.json(clear["value"] or "null"),
+        "event_key": None if key is None else replacement.text(key),
+        "headers": replacement.headers(clear["headers"]),
+    }
+    same = {"value": _rewritten(clear["value"] or "null"), "event_key": key}
+    if new == {**same, "headers": _rewritten(clear["headers"])}:
+        return None
+    return {name: values.encrypt_json(text) for name, text in new.items()} if is_encrypted else new
+
+
+def _portions(saga_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(saga_ids), _IDS_AT_ONCE):
+        yield saga_ids[start : start + _IDS_AT_ONCE]

@@ -1,0 +1,151 @@
+"""`saga forget`: replaces the `x-sensitive` values of a finished saga everywhere they can be replaced.
+
+The order makes it whole when it is killed and repeated: the values are read from the run or from the ledger, whose
+state is deleted after all else was replaced, and the runs last. From its record on, the saga cannot be undone.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from saga_workers.location.location import Location
+from saga_workers.location.locator import Locator
+from saga_workers.privacy.database_rows import forget_in_database
+from saga_workers.privacy.histories import delete_histories, histories_place, saga_runs
+from saga_workers.privacy.places import ForgottenPlace
+from saga_workers.privacy.replacement import Replacement
+from saga_workers.privacy.saga_values import read_input, read_state
+from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.views.saga_view import read_view
+from sagas.definition.sensitivity import sensitive_values
+from sagas.definition.snapshot import from_snapshot
+from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.project import Project
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
+from sagas.settings import Settings
+from sagas.text.shell import saga_command
+from sagas.text.shortening import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A saga whose values are forgotten, with the sagas nested in it.
+
+    ``sensitive``: the values; None if nobody knows them any more, so that all values are replaced. ``done``: they were
+    replaced before.
+    """
+
+    view: SagaView
+    saga_ids: tuple[str, ...]
+    runs: tuple[RunInfo, ...]
+    sensitive: frozenset[str] | None
+    done: bool = False
+
+
+async def find_subject(locator: Locator, settings: Settings, saga_id: str, *, delete_run: bool) -> Subject:
+    """The saga and its values.
+
+    Raises RefusedError if it has not ended, or if its story would be lost with its run; UsageError if there is no such
+    saga, or it has no such values; SagaError if they cannot be read here.
+    """
+    view = await read_view(locator, saga_id)
+    _require_end(view)
+    if delete_run and await locator.ledger.find(view.id) is None:
+        raise RefusedError(
+            f"the ledger has no row of {view.id}, so its story would be lost with its run",
+            help="leave out --delete-run",
+        )
+    runs = await saga_runs(locator.temporal, view.id)
+    if open_runs := [run.id for run in runs if run.running]:
+        raise RefusedError(f"{open_runs[0]} still runs: repeat the command when it has ended")
+    nested = {run.id for run in runs if run.id.startswith(f"{view.id}/") and "~" not in run.id}
+    saga_ids = (view.id, *sorted(nested | await _children(locator, view)))
+    values: set[str] = set()
+    for each in saga_ids:
+        given = await _values_of(locator, settings, each)
+        if given is None and each == view.id:
+            done = await locator.ledger.was_forgotten(view.id)
+            return Subject(view, saga_ids, tuple(runs), None, done)
+        values |= given or frozenset()
+    if not values:
+        raise UsageError(
+            f"{view.id} has no value that its definition marks with x-sensitive",
+            help=saga_command("show", view.id, reveal=True),
+        )
+    return Subject(view, saga_ids, tuple(runs), frozenset(values))
+
+
+def _require_end(view: SagaView) -> None:
+    if view.parent is not None:
+        raise RefusedError(
+            f"{view.id} is nested in {view.parent}, which may still need its values",
+            help=saga_command("forget", view.parent, reason="…"),
+        )
+    if view.state == "TERMINATED":
+        raise RefusedError(
+            f"{view.id} was terminated in Temporal, so its effects may be open, and an undo needs its values",
+            help=saga_command("reconcile", repair=True),
+        )
+    if view.state not in FINAL_STATES or view.incomplete:
+        doubt = f": {view.incomplete}" if view.incomplete else ""
+        raise RefusedError(
+            f"{view.id} is {view.state}{doubt}; only the values of a saga that has ended are forgotten",
+            help=saga_command("show", view.id),
+        )
+
+
+async def _children(locator: Locator, view: SagaView) -> set[str]:
+    """The ids of the sagas nested in one, at any depth."""
+    ids: set[str] = set()
+    for child in view.children:
+        ids.add(child.id)
+        with suppress(UsageError):  # nobody knows it any more
+            ids |= await _children(locator, await read_view(locator, child.id))
+    return ids
+
+
+async def _values_of(locator: Locator, settings: Settings, saga_id: str) -> frozenset[str] | None:
+    """The sensitive values of one saga; None if nobody knows them any more."""
+    location = await locator.locate(saga_id)
+    state = await read_state(locator, location)
+    if state is not None:
+        return sensitive_values(from_snapshot(state["definition"]).input, state["input"])
+    given = await read_input(locator, location)
+    if given is None and location.run is not None:
+        raise SagaError(
+            f"the values of {saga_id} cannot be read here: they are encrypted with a key that is not in [codec]",
+            help="run the command where the key is",
+        )
+    schema = _schema(settings, location)
+    return None if given is None or schema is None else sensitive_values(schema, given)
+
+
+def _schema(settings: Settings, location: Location) -> Any:
+    """The schema of the input in the project's definition: without a worker nobody tells that of the run."""
+    name = None if location.run is None else location.run.run.workflow_type
+    definition = None if name is None else Project(settings).definitions.get(name)
+    return None if definition is None else definition.input
+
+
+async def forget(
+    locator: Locator, settings: Settings, subject: Subject, *, who: str, reason: str, delete_run: bool
+) -> list[ForgottenPlace]:
+    """Replace the values; the places with what became of them. Raises SagaError: then it is to be repeated."""
+    ledger = locator.ledger
+    await ledger.record_access(subject.view.id, "forget", who=who, reason=reason)
+    replacement = Replacement(subject.sensitive)
+    places: list[ForgottenPlace] = []
+    if not subject.done:
+        for connection in settings.sql_connections():
+            places += await forget_in_database(connection, subject.saga_ids, replacement)
+    rows = await ledger.forget(subject.saga_ids)
+    detail = f"{counted(rows, 'state')}, with which it could be undone; the story has such values masked"
+    places.append(ForgottenPlace("the ledger", "deleted" if rows else "nothing", detail))
+    if delete_run:
+        places.append(await delete_histories(locator.temporal, subject.runs))
+    else:
+        places.append(await histories_place(locator.temporal, subject.runs, subject.sensitive))
+    await ledger.complete_forgetting(subject.view.id)
+    return places

@@ -1,0 +1,92 @@
+"""The histories of a saga's runs: Temporal replaces nothing in them, and deletes them only as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+from google.protobuf.message import Message
+from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import Client as Temporal
+from temporalio.service import RPCError, RPCStatusCode
+
+from saga_workers.privacy.places import ForgottenPlace
+from saga_workers.temporal.run_history import readable_events
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.temporal.visibility_filter import has_literal, quote
+from sagas.definition.sensitivity import searched_texts
+from sagas.text.exact_json import encode_json
+from sagas.text.shortening import counted, join_names
+
+
+async def saga_runs(temporal: Temporal, saga_id: str) -> list[RunInfo]:
+    """All runs of a saga, of the sagas nested in it, of its undo and of its notifications, also of earlier starts."""
+    runs = [run async for run in _listed(temporal, saga_id)]
+    return [run for run in runs if run.id == saga_id or run.id.startswith((f"{saga_id}/", f"{saga_id}~"))]
+
+
+def _listed(temporal: Temporal, saga_id: str) -> AsyncIterator[RunInfo]:
+    if has_literal(saga_id):
+        return list_runs(temporal, f"WorkflowId STARTS_WITH {quote(saga_id)}")
+    return list_runs(temporal, "WorkflowId IS NOT NULL")
+
+
+async def histories_place(
+    temporal: Temporal, runs: Sequence[RunInfo], sensitive: frozenset[str] | None
+) -> ForgottenPlace:
+    """The place of these runs: what their histories have of the values, and what would make that unreadable."""
+    where = f"{counted(len(runs), 'run')} in Temporal"
+    if not runs:
+        return ForgottenPlace("histories and memos", "nothing", "Temporal has no run of the saga")
+    keys: set[str] = set()
+    has_clear, forms = sensitive is None, _forms(sensitive or frozenset())
+    for run in runs:
+        async for event in readable_events(temporal, run):
+            for payload in _payloads(event):
+                if key := payload.metadata.get("encryption-key-id"):
+                    keys.add(key.decode(errors="replace"))
+                else:
+                    has_clear = has_clear or any(form in payload.data for form in forms)
+    if keys and (sensitive is None or not has_clear):
+        names = join_names(sorted(keys), 5)
+        why = f"{where}, encrypted: unreadable as soon as the key {names} of [codec] exists no more, or --delete-run"
+        return ForgottenPlace("histories and memos", "stays", why)
+    if not has_clear:
+        return ForgottenPlace("histories and memos", "nothing", f"no such value in {where}")
+    why = f"{where}, in clear: Temporal replaces nothing in a history; --delete-run deletes them"
+    return ForgottenPlace("histories and memos", "stays", why)
+
+
+def _payloads(message: Message) -> Iterator[Payload]:
+    """The payloads in a message, without those of headers and search attributes, which have no value."""
+    if isinstance(message, Payload):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is None or field.name in ("header", "search_attributes"):
+            continue
+        values: Any = [value] if isinstance(value, Message) else value.values() if hasattr(value, "values") else value
+        for each in values:
+            if isinstance(each, Message):
+                yield from _payloads(each)
+
+
+def _forms(sensitive: frozenset[str]) -> list[bytes]:
+    """The values that are long enough to be looked for, as they are and as JSON writes them."""
+    texts = searched_texts(sensitive)
+    return [form for text in texts for form in {text.encode("utf-8", "surrogatepass"), encode_json(text)[1:-1]}]
+
+
+async def delete_histories(temporal: Temporal, runs: Sequence[RunInfo]) -> ForgottenPlace:
+    """Ask Temporal to delete these closed runs, which it does a little later."""
+    for run in runs:
+        execution = WorkflowExecution(workflow_id=run.id, run_id=run.run_id)
+        request = DeleteWorkflowExecutionRequest(namespace=temporal.namespace, workflow_execution=execution)
+        try:
+            await temporal.workflow_service.delete_workflow_execution(request)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+    status = "deleted" if runs else "nothing"
+    return ForgottenPlace("histories and memos", status, f"{counted(len(runs), 'run')} in Temporal")
