@@ -1,0 +1,151 @@
+"""With `[codec]` neither tables nor Temporal nor dead letters have an `x-sensitive` value in clear, in any form.
+
+What the topics of events have, their consumers read; what texts have, `test_canaries.py` reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from saga_workers.client import Client
+from sagas.project import Project
+from sagas.settings import load_settings
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.forked_commands import run_command
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.local_worker import finished
+from tests.helpers.new_databases import new_database
+from tests.helpers.processes import RelayProcess, TemporalServer, TriggerProcess, WorkerProcess
+from tests.helpers.waiting import until, until_in_thread
+from tests.integration.trust.test_encrypted_values import ACTIONS, CARD, MARKS, TOKENS, everything, new_key, tables
+
+SETTINGS = """
+definitions = ["."]
+actions = ["./actions.py"]
+[temporal]
+address = "{address}"
+task_queue = "{prefix}"
+[connections.shop]
+url = "{shop}"
+[ledger]
+connection = "shop"
+[enqueue]
+connections = ["shop"]
+[kafka]
+bootstrap_servers = "{kafka}"
+outbox = "shop"
+prefix = "{prefix}"
+[codec]
+key = {{file = "codec.key"}}
+outbox = true
+dead_letters = true
+"""
+INPUT = """
+input:
+  type: object
+  properties:
+    card: {type: object, x-sensitive: true, properties: {name: {type: string}, pin: {type: integer}}}
+"""
+CHARGE = "{id: a, uses: cards.charge, with: {card: '${{ input.card }}'}, compensate: cards.refund}"
+DEFINITIONS = {
+    "images": f"""
+steps:
+  - {CHARGE}
+  - id: b
+    uses: sql
+    compensate: auto
+    with:
+      connection: shop
+      run: {{sql: "update bills set name = :name", params: {{name: "${{{{ input.card.name }}}}"}}}}
+output: "${{{{ input.card }}}}"
+""",
+    "declines": f"""
+steps: [{CHARGE}, {{id: b, uses: cards.decline, with: {{card: '${{{{ input.card }}}}'}}, effect: none}}]
+""",
+    "holds": f"""
+steps:
+  - {CHARGE}
+  - {{id: b, uses: kafka.publish, with: {{topic: TOPIC, key: k, value: '${{{{ input.card }}}}', hold: true}}}}
+  - {{id: c, uses: wait, with: {{signal: approved}}}}
+""",
+    "publishes": "steps: [{id: a, uses: kafka.publish, with: {topic: TOPIC, value: '${{ input.card }}'}, pivot: true}]",
+    "asks": """
+steps:
+  - {id: a, uses: kafka.request, with: {topic: TOPIC, reply_topic: TOPIC-replies, value: '${{ input.card }}'},
+     compensate: {uses: cards.refund, with: {card: null}}}
+""",
+    "triggered": """
+triggers: {kafka: {topic: TOPIC-events}}
+steps: [{id: a, uses: cards.say, with: {card: '${{ input.card }}'}, effect: none}]
+""",
+}
+
+
+def forms() -> Iterator[bytes]:
+    """The marks as they are, and in base64 at each of its three offsets."""
+    for mark in MARKS:
+        yield mark
+        for offset in range(3):
+            encoded = base64.b64encode(b"\0" * offset + mark)
+            yield encoded[(0, 2, 3)[offset] : len(encoded) - (len(mark) + offset) % 3 - 1]
+
+
+async def test_no_store_has_a_sensitive_value_in_clear(
+    tmp_path: Path, temporal: TemporalServer, postgres_server: DatabaseServer, kafka: Broker
+) -> None:
+    prefix, url = f"stored-{uuid.uuid4().hex[:8]}", new_database(postgres_server)
+    for topic in ("", "-replies", "-events"):
+        kafka.create_topic(prefix + topic)
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as database:
+        database.execute("create table bills (id int primary key, name text)")
+        database.execute("insert into bills values (1, '')")
+    for name, steps in DEFINITIONS.items():
+        text = f"saga: {name}{INPUT}{steps}".replace("TOPIC", prefix)
+        (tmp_path / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "actions.py").write_text(ACTIONS, encoding="utf-8")
+    (tmp_path / "codec.key").write_text(new_key(), encoding="utf-8")
+    settings = SETTINGS.format(address=temporal.address, prefix=prefix, shop=url, kafka=kafka.address)
+    (tmp_path / "saga.toml").write_text(settings, encoding="utf-8")
+    assert (done := run_command(["setup"], tmp_path)).returncode == 0, done
+    project = Project(load_settings(config=str(tmp_path / "saga.toml")))
+    stores: dict[str, bytes] = {}
+    with (
+        WorkerProcess("worker", tmp_path, env=TOKENS),
+        RelayProcess("relay", tmp_path),
+        TriggerProcess("trigger", tmp_path),
+    ):
+        async with await Client.connect(project) as client:
+            started = [name for name in DEFINITIONS if name != "triggered"]
+            runs = {name: (await client.start(name, {"card": CARD}, id=f"{name}-{prefix}")).id for name in started}
+            kafka.produce(f"{prefix}-events", {"card": {**CARD, "pin": "kanari-pin"}}, key="kanari-key")
+
+            def token() -> Any:
+                query = "select reply_token from saga_request where token is not null"
+                with psycopg.connect(url.replace("+psycopg", "")) as database:
+                    row = database.execute(query).fetchone()
+                return row and row[0]
+
+            headers = {"sagakey": f"{runs['asks']}/a", "sagaoutcome": "done", "sagatoken": await until(token)}
+            kafka.produce(f"{prefix}-replies", {"card": CARD}, key="k", headers=headers)
+            states = {name: (await finished(client, runs[name]))["state"] for name in started if name != "holds"}
+            assert set(states.values()) == {"COMPLETED", "COMPENSATED"}, states
+            await until(lambda: tables(url)["saga_outbox_row"].count(b"HELD") == 1)
+            await until_in_thread(lambda: f"{prefix}-events.dlq" in kafka.topics())
+            letters = await until_in_thread(lambda: kafka.read_committed(f"{prefix}-events.dlq"))
+            stores["dead letters"] = b"\n".join(f"{letter.key}".encode() + letter.value for letter in letters)
+            await until(lambda: all(id.encode() in tables(url)["saga_run"] for id in list(runs.values())[:2]))
+            for name, id in runs.items():
+                handle = client.temporal.get_workflow_handle(id)
+                events = [everything(event) for event in (await handle.fetch_history()).events]
+                stores[f"Temporal: {name}"] = b"".join([*events, everything((await handle.describe()).raw_description)])
+    stores |= tables(url)
+    leaks = {f"{form!r} in {name}" for name, data in stores.items() for form in forms() if form in data}
+    assert leaks == set()
+    for name in ("saga_guard", "saga_image", "saga_request", "saga_outbox_row", "saga_run", "dead letters"):
+        assert b"saga:encrypted" in stores[name], name
