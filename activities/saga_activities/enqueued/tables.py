@@ -75,6 +75,8 @@ enqueued_table = sa.Table(
     # When an operator dropped it.
     sa.Column("dropped_at", sa.Double),
     sa.Index("saga_enqueued_waiting", "status", "id"),
+    # A process that was frozen may still delete by id, so no other row may ever have it.
+    sqlite_autoincrement=True,
     **TABLE_OPTIONS,
 )
 """A row that was delivered is deleted: the saga itself tells the rest."""

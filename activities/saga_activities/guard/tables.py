@@ -171,6 +171,8 @@ outbox_table = sa.Table(
         postgresql_where=sa.text("status = 'HELD'"),
         sqlite_where=sa.text("status = 'HELD'"),
     ),
+    # A relay that was frozen may still mark by id, so no other event may ever have it.
+    sqlite_autoincrement=True,
     **TABLE_OPTIONS,
 )
 

@@ -154,6 +154,7 @@ audit_table = sa.Table(
     # When all values were replaced that can be; null for a `reveal`, and while values are being forgotten.
     sa.Column("completed_at", UtcTime()),
     sa.Index("saga_audit_saga", "saga_id"),
+    sqlite_autoincrement=True,
     **TABLE_OPTIONS,
 )
 """One row each time that somebody has seen the `x-sensitive` values of a saga in clear, or had them forgotten."""
