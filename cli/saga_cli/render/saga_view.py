@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from saga_cli.output import echo, to_json
+from saga_cli.render.access_lines import access_lines
 from saga_cli.render.parked_outputs import output_lines
 from saga_cli.render.parked_rows import row_lines, rows_left_to, rows_table
 from saga_cli.render.remaining_steps import done_steps, undone_steps
@@ -88,7 +89,7 @@ def view_lines(view: SagaView, *, now: datetime) -> list[Line]:
         _residue(view),
         _not_done(view),
         _operator(view),
-        _accesses(view),
+        access_lines(view),
         notification_lines(view, now),
         _footer(view),
     ]
@@ -268,20 +269,6 @@ def _operator(view: SagaView) -> list[Line]:
             ]
         )
     return [[("decisions", "dim")], *[[("  ", ""), *line] for line in lines]] if lines else []
-
-
-_ACCESSES = {"reveal": "has seen sensitive values in clear", "forget": "had the sensitive values forgotten"}
-
-
-def _accesses(view: SagaView) -> list[Line]:
-    return [
-        [
-            (f"{local_time(at)}  " if (at := parse_timestamp(access.at)) else "", "dim"),
-            (f"{shorten_middle(access.who, _MAX_WHO)} ", "bold"),
-            (_ACCESSES[access.what] + (f", because {access.reason}" if access.reason else ""), ""),
-        ]
-        for access in view.accesses or ()
-    ]
 
 
 def _footer(view: SagaView) -> list[Line]:
