@@ -11,7 +11,8 @@ from sagas.definition import times
 from sagas.definition.model import is_nested
 from sagas.definition.saga_ids import check_saga_name
 from sagas.errors import UsageError
-from sagas.machine import earlier_effects, image_scopes
+from sagas.machine import image_scopes
+from sagas.machine.earlier import effects
 from sagas.machine.expressions import arguments, evaluation
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.expressions.unmet_requirement import unmet_requirement
@@ -57,16 +58,11 @@ def evaluate_finish(run: SagaRun, entry: Entry) -> Outcome:
     It does not complete if an earlier run has gone further.
     """
     ends = _condition(run, entry, "when", arguments.forward_argument(run, entry, "when"))
-    ends = ends and not any(earlier_effects.exist(run, id) for id in run.plan.finishes[entry.id])
+    ends = ends and not any(effects.exist(run, id) for id in run.plan.finishes[entry.id])
     if ends and run.finished_by is None:
         run.output = arguments.forward_argument(run, entry, "output")
         run.finished_by = entry.id
     return Outcome.done(ends)
-
-
-def is_cut_off(run: SagaRun, step: str) -> bool:
-    """True for a step below the `finish` that completes the saga."""
-    return run.finished_by is not None and step in run.plan.finishes[run.finished_by]
 
 
 def forget_finish(run: SagaRun) -> None:

@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.spark import DISCARD, REVERT
-from sagas.definition.model import Operation, Retry, StepDefinition, StepState, is_read, remaining_retry
+from sagas.definition.model import Operation, Retry, StepDefinition, is_read, remaining_retry
 from sagas.machine import attempt_counts, builtin_actions, corrected_probes, corrections, image_scopes, retries
 from sagas.machine.compensations import current_alternate
-from sagas.machine.doubted_rejections import believed_promises
+from sagas.machine.earlier.doubts import believed_promises
 from sagas.machine.expressions import arguments, evaluation, expression_fields
 from sagas.machine.locking import locks, row_locks
 from sagas.machine.parked_rows import restore_details
 from sagas.machine.state import CallKind, Entry, EntryOperation, Flight, LookupPurpose, OperationState, SagaRun
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
-from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
+from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE, arguments_hash, idempotency_key
 from sagas.text.exact_json import decode_json, encode_json
 
@@ -420,16 +420,6 @@ def compact_json(call_arguments: Mapping[str, Any]) -> str:
 def _required_connection(operation: Operation) -> str:
     assert operation.connection is not None
     return operation.connection
-
-
-STATE_BY_OUTCOME: dict[OutcomeKind, StepState] = {
-    "done": "DONE",
-    "rejected": "REJECTED",
-    "failed": "FAILED",
-    "unknown": "UNKNOWN",
-    "late": "COMPENSATED",
-}
-"""The state of an entry whose forward attempts have ended with this outcome."""
 
 
 def reissue(run: SagaRun, at: float) -> list[Command]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from sagas.machine import commit
+from sagas.machine.earlier import unknown_steps
 from sagas.machine.internal_events import RequestRollback
 from sagas.machine.locking import locks
 from sagas.machine.state import SagaRun
-from sagas.machine.undo import steps_ahead
 from sagas.protocol.messages import CancelRequested
 
 CancelResponse = Literal["accepted", "recorded", "already", "past the point of no return", "finished"]
@@ -22,7 +22,7 @@ def cancel_response(run: SagaRun) -> CancelResponse:
         return "past the point of no return"
     if (run.phase == "backward" and run.savepoint is None) or run.cancel_requested:
         return "already"
-    return "recorded" if _waits_for_pivot(run) or steps_ahead.must_find_pivot(run) else "accepted"
+    return "recorded" if _waits_for_pivot(run) or unknown_steps.must_find_pivot(run) else "accepted"
 
 
 def _waits_for_pivot(run: SagaRun) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sagas.definition.model import backoff
-from sagas.machine import attempt_counts, calls, earlier_effects, failure_reasons, retries
-from sagas.machine.doubted_rejections import believed_promises, count_earlier_run
+from sagas.machine import attempt_counts, calls, failure_reasons, retries
+from sagas.machine.earlier import effects
+from sagas.machine.earlier.doubts import believed_promises, count_earlier_run
 from sagas.machine.expressions import expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.finish import finish
@@ -50,7 +51,7 @@ def commit_or_complete(run: SagaRun) -> None:
     """All steps may be settled: without a pivot that reaches the commit point; past it, it completes the saga."""
     if run.steps_open:
         return
-    if OUTPUT_STEP not in run.parked and (left_out := earlier_effects.left_out(run)):
+    if OUTPUT_STEP not in run.parked and (left_out := effects.left_out(run)):
         _refuse_to_complete(run, left_out)
     elif not run.committed:
         run.post(ReachCommitPoint())
@@ -67,13 +68,6 @@ def _refuse_to_complete(run: SagaRun, left_out: Sequence[str]) -> None:
         return
     cause = {"kind": "failed", "step": None, "type": "EarlierRun", "message": message, "details": {}}
     run.post(RequestRollback(cause))
-
-
-def must_wait_for_commit(run: SagaRun, id: str) -> bool:
-    """True for a step that runs only past the commit point and its confirms."""
-    if run.plan.steps[id].kind != "retriable" and id not in run.plan.after_pivot:
-        return False
-    return not run.committed or run.confirm_steps_open > 0
 
 
 def reach_commit_point(run: SagaRun) -> None:

@@ -1,4 +1,4 @@
-"""Earlier runs of a saga, which its current run repeats: they were reset, terminated or deleted in Temporal."""
+"""Earlier runs of a saga in the state of its current run, which repeats them. See :mod:`sagas.machine.earlier`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ class EarlierRuns:
     by entry id, where one of them got further; an entry that has left traces is there also with 1. ``pivot_in_place``:
     the pivot was done, and this run has not come to it again.
 
-    Two sources tell of effects ahead of this run, in steps to which it has not come. Where the state of the earlier
-    runs is known, ``records`` has their steps as in a snapshot, see :mod:`sagas.machine.left_steps`. Where that is
-    lost (``state_is_lost``), the guards and probes are asked, see :mod:`sagas.machine.undo.steps_ahead`. ``children``
-    are the nested sagas of both, by entry id.
+    Two sources tell of effects ahead of this run, in steps to which it has not come. ``records`` has the steps of the
+    earlier runs whose state is known, as in a snapshot. If the state of one is lost (``state_is_lost``), guards and
+    probes are asked. ``children`` are the nested sagas of both, by entry id.
 
     ``open_effects``: the entries whose effects were open in a guard before this run, with their generations;
     ``in_guards``: all entries of which a guard had a record before. ``residue`` and ``reason`` are those of the earlier

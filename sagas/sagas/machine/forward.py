@@ -12,7 +12,6 @@ from sagas.machine import (
     calls,
     commit,
     corrections,
-    earlier_effects,
     failure_reasons,
     retries,
     state_budget,
@@ -20,7 +19,9 @@ from sagas.machine import (
 )
 from sagas.machine.compensations import is_always_undone
 from sagas.machine.corrected_probes import parking_reason, probe_of
-from sagas.machine.doubted_rejections import believed_promises, count_earlier_run
+from sagas.machine.earlier import effects
+from sagas.machine.earlier.doubts import believed_promises, count_earlier_run
+from sagas.machine.entry_ends import STATE_BY_OUTCOME, leave_to_rollback, mark_nothing_to_undo, register_operations
 from sagas.machine.expressions import context, evaluation, expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.failure_reasons import failure_message
@@ -56,9 +57,9 @@ def start_ready_steps(run: SagaRun) -> None:
         for id in ready:
             if task_budget.must_pause(run):
                 run.ready.append(id)
-            elif builtin_actions.is_cut_off(run, id):
+            elif run.is_cut_off(id):
                 _skip_step(run, run.steps[id])
-            elif locks.hold_back(run, id) or commit.must_wait_for_commit(run, id):
+            elif locks.hold_back(run, id) or run.must_wait_for_commit(id):
                 held.append(id)
             else:
                 # A skipped or empty step settles at once and may make others ready.
@@ -70,7 +71,7 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
     step = run.plan.steps[record.id]
     record.begun = True
     try:
-        if not expression_fields.should_run(run, step) and not earlier_effects.exist(run, step.id):
+        if not expression_fields.should_run(run, step) and not effects.exist(run, step.id):
             _skip_step(run, record)
             return
         if step.for_each is None:
@@ -100,10 +101,10 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
 
 def _items_of(run: SagaRun, step: StepDefinition) -> list[Any]:
     """The list of a `for_each`: that with which an earlier run has begun, because its items have their keys."""
-    items = earlier_effects.earlier_items(run, step.id)
+    items = effects.earlier_items(run, step.id)
     if items is None:
         items = expression_fields.for_each_items(run, step)
-    recorded = earlier_effects.recorded_entries(run, step.id)
+    recorded = effects.recorded_entries(run, step.id)
     if recorded > len(items):
         earlier, now = counted(recorded, "item"), counted(len(items), "item")
         raise DefinitionError(f"{step.id}.for_each: an earlier run has begun {earlier}, and the list has {now} now")
@@ -207,15 +208,6 @@ def _waits_for_rollback(run: SagaRun, entry: Entry) -> bool:
     return entry.ahead and not run.step(entry).pivot
 
 
-def register_operations(run: SagaRun, entry: Entry) -> None:
-    """Register the compensation and the confirm of an entry, before its first attempt."""
-    step = run.step(entry)
-    if step.compensate is not None and entry.undo is None:
-        entry.undo = OperationState()
-    if step.confirm is not None and entry.confirm is None:
-        entry.confirm = OperationState()
-
-
 def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None) -> None:
     """Handle the end of a forward call: merge its outcome into the entry's, then continue by phase and outcome."""
     step = run.step(entry)
@@ -300,7 +292,7 @@ def _merged_outcome(run: SagaRun, entry: Entry, outcome: Outcome, before: int) -
 def attempts_ended(run: SagaRun, entry: Entry) -> None:
     """End the attempts of an entry. An unguarded UNKNOWN is probed first; then `on_failure` decides."""
     step = run.step(entry)
-    entry.state = calls.STATE_BY_OUTCOME[entry.outcome or "failed"]
+    entry.state = STATE_BY_OUTCOME[entry.outcome or "failed"]
     entry.ended_at = run.now
     if entry.outcome == "unknown" and not step.do.guarded and probe_of(run, entry) is not None and not is_read(step):
         run.post(LookUpEffect(entry, "end"))
@@ -327,18 +319,6 @@ def end_without_effect(run: SagaRun, entry: Entry) -> None:
         mark_nothing_to_undo(entry)
     entry.ended_at = run.now
     run.post(ForwardFailed(entry))
-
-
-def mark_nothing_to_undo(entry: Entry) -> None:
-    """The entry has no effect and will have none, which also closes its compensation.
-
-    An outcome that was unknown is known now: the last attempt's own word, or failed.
-    """
-    entry.state = "NOTHING_TO_UNDO"
-    if entry.outcome in ("unknown", None):
-        entry.outcome = "rejected" if entry.failure_kind == "rejected" else "failed"
-    if entry.undo is not None:
-        entry.undo.state = "NOTHING_TO_UNDO"
 
 
 def _failed_after_commit(run: SagaRun, entry: Entry, outcome: Outcome, doubted: bool) -> None:
@@ -406,20 +386,6 @@ def _arguments_needed_later(run: SagaRun, entry: Entry) -> bool:
 def decision_still_counts(run: SagaRun, decision: Mapping[str, Any]) -> bool:
     """True unless a rollback makes the decision obsolete; `done` stays valid, as there is an effect to undo."""
     return run.phase != "backward" or decision["decision"] == "done"
-
-
-def leave_to_rollback(run: SagaRun, entry: Entry) -> None:
-    """During a rollback: finish the attempts of an entry and leave it to :mod:`sagas.machine.undo.rollback`."""
-    if entry.state in ("RUNNING", "PARKED"):
-        closed = entry.undo is not None and entry.undo.state == "NOTHING_TO_UNDO"
-        if entry.resolved and (closed or entry.outcome == "unknown"):
-            mark_nothing_to_undo(entry)
-        else:
-            entry.state = calls.STATE_BY_OUTCOME[entry.outcome or "failed"]
-    if entry.outcome is None:
-        entry.outcome = "failed"
-    entry.decision = None
-    entry.ended_at = entry.ended_at or run.now
 
 
 def apply_on_failure(run: SagaRun, entry: Entry) -> None:

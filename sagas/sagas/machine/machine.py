@@ -22,7 +22,6 @@ from sagas.machine import (
     notify,
     parked,
     repetition,
-    resets,
     standing_pauses,
     state_budget,
     task_budget,
@@ -31,6 +30,7 @@ from sagas.machine import (
 from sagas.machine.cancel import external_cause
 from sagas.machine.decisions import apply, preview, rules
 from sagas.machine.decisions.form import malformed_decision
+from sagas.machine.earlier import resets, unknown_steps
 from sagas.machine.expressions import evaluation, expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.finish import finish_command
@@ -55,7 +55,7 @@ from sagas.machine.locking import locks, operator_pause
 from sagas.machine.origin import effect_recorded, origin_of
 from sagas.machine.snapshot import dump_compact, dump_run, load_run
 from sagas.machine.state import Entry, InternalEvent, SagaRun
-from sagas.machine.undo import effect_lookup, rollback, savepoints, steps_ahead
+from sagas.machine.undo import effect_lookup, rollback, savepoints
 from sagas.machine.view import build_view
 from sagas.protocol.messages import (
     AttemptsMade,
@@ -428,7 +428,7 @@ def _handle_internal_event(run: SagaRun, event: InternalEvent) -> None:
         case PivotFailed(entry, cause):
             rollback.continue_after_pivot_failure(run, entry, cause)
         case PivotFoundDone():
-            steps_ahead.pivot_is_done(run)
+            unknown_steps.pivot_is_done(run)
         case CompensateStep(step):
             rollback.compensate_step(run, step)
         case CompensateEntry(entry):
@@ -463,7 +463,7 @@ def _end_phase(run: SagaRun) -> None:
 
 def _update_parked_state(run: SagaRun) -> None:
     """Enter PARKED when only parked operations are left, and leave it when another one runs."""
-    if run.parked and steps_ahead.is_idle(run) and not locks.waits(run):
+    if run.parked and unknown_steps.is_idle(run) and not locks.waits(run):
         if run.state != "PARKED":
             run.change_state("PARKED", next(iter(run.parked)))
             notify.notify_milestone(run, "parked")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sagas.machine import calls, commit, forward
+from sagas.machine import calls, commit
+from sagas.machine.entry_ends import leave_to_rollback
 from sagas.machine.internal_events import LookUpEffect, StartAttempt
 from sagas.machine.state import Entry, Flight, SagaRun
 from sagas.machine.undo import effect_lookup, rollback
@@ -14,7 +15,7 @@ def repeat(run: SagaRun, entry: Entry, flight: Flight) -> None:
     match flight.call_kind:
         case "do" if was_made and run.phase == "backward":
             entry.outcome = "unknown"  # whatever the call has said, it was about an earlier generation
-            forward.leave_to_rollback(run, entry)
+            leave_to_rollback(run, entry)
         case "do" if was_made and commit.pivot_is_blocked(run, entry):
             run.post(LookUpEffect(entry, "pivot"))
         case "do":

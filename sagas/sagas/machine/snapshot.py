@@ -9,7 +9,6 @@ from typing import Any
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.snapshot import from_snapshot, to_snapshot
-from sagas.machine.earlier_effects import begun_entries
 from sagas.machine.earlier_runs import EarlierRuns
 from sagas.machine.expressions.context import publish_result
 from sagas.machine.lock_state import LockState
@@ -128,7 +127,7 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         records = {
             id: record
             for id, record in run.earlier.records.items()
-            if begun_entries(run.plan.steps[id], run.steps[id]) < len(record.get("entries", ()))
+            if run.begun_entries(id) < len(record.get("entries", ()))
         }
         data["earlier"] = pack_record(replace(run.earlier, records=records))
     if run.child_row_locks:

@@ -80,7 +80,7 @@ class Entry:
     (attempts) and ``retry_baseline_at`` (time): what came before no longer counts after an operator's retry.
     ``uncounted``: consecutive attempts that did not count. ``row_locked_at``: since when rows of another saga are in
     the way. ``failure_ignored``: dependants run as if the step had not run. ``decision``: an operator's decision that
-    is not carried out yet. ``ahead``: this run has not come to it, see :mod:`sagas.machine.undo.steps_ahead`;
+    is not carried out yet. ``ahead``: this run has not come to it, see :mod:`sagas.machine.earlier.unknown_steps`;
     nor to one that is ``taken_over`` from an earlier run.
     """
 
@@ -358,6 +358,26 @@ class SagaRun:
     @property
     def finished(self) -> bool:
         return self.state in ("COMPLETED", "COMPENSATED", "RESIDUE")
+
+    def is_cut_off(self, step: str) -> bool:
+        """True for a step below the `finish` that completes the saga."""
+        return self.finished_by is not None and step in self.plan.finishes[self.finished_by]
+
+    def must_wait_for_commit(self, step: str) -> bool:
+        """True for a step that runs only past the commit point and its confirms."""
+        if self.plan.steps[step].kind != "retriable" and step not in self.plan.after_pivot:
+            return False
+        return not self.committed or self.confirm_steps_open > 0
+
+    def begun_entries(self, id: str) -> int:
+        """The number of entries of the step that this run has begun: none of a step that it has left out, whose list is
+        empty or could not be evaluated, and no item that waits.
+        """
+        step, entries = self.plan.steps[id], self.steps[id].entries
+        for number, entry in enumerate(entries):
+            if entry.state in ("PENDING", "SKIPPED") or (step.for_each is not None and entry.index is None):
+                return number
+        return len(entries)
 
     def replace_definition(self, definition: Definition) -> None:
         """Continue with a corrected definition of the same steps."""

@@ -25,7 +25,7 @@ from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.worker.nested_traces import nested_traces
 from sagas.errors import RefusedError, SagaError
-from sagas.machine.left_steps import LeftState, joined_records
+from sagas.machine.earlier.known_steps import LeftState, joined_records
 from sagas.protocol.payloads import UNDO_SUFFIX, pack_state, unpack_state
 from sagas.settings import Settings
 

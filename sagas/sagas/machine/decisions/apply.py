@@ -23,6 +23,7 @@ from sagas.machine import (
 from sagas.machine.compensations import current_alternate
 from sagas.machine.corrected_probes import probe_of
 from sagas.machine.decisions.rules import current_operation, decided_operation
+from sagas.machine.entry_ends import STATE_BY_OUTCOME, leave_to_rollback
 from sagas.machine.expressions import arguments
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.finish import finish
@@ -110,7 +111,7 @@ def _carry_out_forward(run: SagaRun, entry: Entry, decision: Mapping[str, Any]) 
         case "compensate" if step.pivot:
             give_up_pivot(run, entry)
         case _:
-            forward.leave_to_rollback(run, entry)
+            leave_to_rollback(run, entry)
             run.record(entry).stopped = True
             entry.decision = None
             run.post(EntrySettled(entry, False))
@@ -233,7 +234,7 @@ def _keeps_images(run: SagaRun, entry: Entry, undo: OperationState) -> bool:
 
 def _skip_undo(run: SagaRun, entry: Entry, undo: OperationState) -> None:
     undo.state, undo.ended_at = "SKIPPED", run.now
-    entry.state = calls.STATE_BY_OUTCOME[entry.outcome or "unknown"]
+    entry.state = STATE_BY_OUTCOME[entry.outcome or "unknown"]
     entry.decision = None
     residue.add_residue(run, entry, "effect_stays", "undo")
     run.post(CompensationSettled(entry))
@@ -363,7 +364,7 @@ def manual_result_ended(
         run.start_flight(f"{entry.id}~write-retry", "timer", entry, "write", purpose, seconds=wait, summary=summary)
     elif op == "do" and run.phase == "backward":
         entry.decision = None
-        forward.leave_to_rollback(run, entry)
+        leave_to_rollback(run, entry)
     else:
         entry.decision = None
         if op == "undo" and outcome.failure is not None and outcome.failure.details:

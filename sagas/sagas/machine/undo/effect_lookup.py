@@ -13,6 +13,8 @@ from sagas.definition.model import backoff, is_nested, is_read
 from sagas.machine import builtin_actions, calls, failure_reasons, forward, retries
 from sagas.machine.corrected_probes import parking_reason, probe_of
 from sagas.machine.decisions import apply
+from sagas.machine.earlier import unknown_steps
+from sagas.machine.entry_ends import leave_to_rollback, mark_nothing_to_undo
 from sagas.machine.expressions import evaluation, probe_verdict
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.internal_events import (
@@ -26,7 +28,7 @@ from sagas.machine.internal_events import (
     RequestRollback,
 )
 from sagas.machine.state import Entry, Flight, LookupPurpose, SagaRun
-from sagas.machine.undo import given_up_pivot, rollback, steps_ahead
+from sagas.machine.undo import given_up_pivot, rollback
 from sagas.protocol.outcomes import Failure, Outcome, is_held
 from sagas.protocol.saga_view import EntryOperation
 
@@ -165,7 +167,7 @@ def _record_verdict(run: SagaRun, entry: Entry, purpose: LookupPurpose, verdict:
     elif step.do.guarded or purpose != "retry":
         entry.resolved, entry.ended_at = True, run.now
         if entry.outcome in ("unknown", None):
-            forward.mark_nothing_to_undo(entry)
+            mark_nothing_to_undo(entry)
             if entry.undo is not None:
                 entry.undo.ended_at = run.now
     run.post(EffectLookedUp(entry, purpose, verdict))
@@ -211,7 +213,7 @@ def continue_after_lookup(run: SagaRun, entry: Entry, purpose: LookupPurpose, ve
     if purpose == "given_up":
         given_up_pivot.answered(run, entry, verdict)
     elif purpose == "ahead":
-        steps_ahead.answered(run, entry, verdict)
+        unknown_steps.answered(run, entry, verdict)
     elif purpose == "backward":
         rollback.compensate_after_lookup(run, entry, verdict)
     elif (
@@ -223,7 +225,7 @@ def continue_after_lookup(run: SagaRun, entry: Entry, purpose: LookupPurpose, ve
         apply.carry_out(run, entry, entry.decision)
     elif run.phase == "backward":
         decision = entry.decision
-        forward.leave_to_rollback(run, entry)
+        leave_to_rollback(run, entry)
         if decision is not None and decision.get("op") == "undo" and verdict in ("done", "unknown"):
             apply.carry_out(run, entry, decision)
     elif purpose == "pivot":

@@ -12,12 +12,13 @@ from sagas.machine import (
     calls,
     commit,
     failure_reasons,
-    forward,
-    left_steps,
     retries,
 )
 from sagas.machine.compensations import current_alternate, is_always_undone
-from sagas.machine.doubted_rejections import believed_promises, count_earlier_run
+from sagas.machine.earlier import known_steps, unknown_steps
+from sagas.machine.earlier.doubts import believed_promises, count_earlier_run
+from sagas.machine.earlier.resets import PIVOT_IN_PLACE
+from sagas.machine.entry_ends import leave_to_rollback, mark_nothing_to_undo
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -28,9 +29,8 @@ from sagas.machine.internal_events import (
 )
 from sagas.machine.locking import locks
 from sagas.machine.parked_rows import rows_left_to
-from sagas.machine.resets import PIVOT_IN_PLACE
 from sagas.machine.state import FORWARD_CALLS, Entry, Flight, OperationState, SagaRun
-from sagas.machine.undo import given_up_pivot, savepoints, steps_ahead
+from sagas.machine.undo import given_up_pivot, savepoints
 from sagas.protocol.outcomes import Outcome
 
 
@@ -50,7 +50,7 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None
             run.park(entry, "do", failure_reasons.failure_message(entry, "do"))
         return
     pivot = commit.undecided_pivot(run)
-    if pivot is None and not steps_ahead.must_find_pivot(run):
+    if pivot is None and not unknown_steps.must_find_pivot(run):
         start_rollback(run, cause)
         return
     if run.pending_cause is None:
@@ -63,7 +63,7 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None
 
 def _start_after_search(run: SagaRun) -> None:
     """Search for a pivot ahead of this run, for which a rollback waits; start the rollback if none was made."""
-    if steps_ahead.is_seeking(run) and not steps_ahead.seek_pivot(run):
+    if unknown_steps.is_seeking(run) and not unknown_steps.seek_pivot(run):
         assert run.pending_cause is not None
         start_rollback(run, run.pending_cause)
 
@@ -75,7 +75,7 @@ def continue_after_pivot_failure(run: SagaRun, entry: Entry, cause: Mapping[str,
         return
     entry.ended_at = entry.ended_at or run.now
     if entry.state in ("RUNNING", "PARKED"):
-        forward.leave_to_rollback(run, entry)
+        leave_to_rollback(run, entry)
     entry.resolved = True
     first, run.pending_cause = run.pending_cause or cause, None
     start_rollback(run, first)
@@ -93,13 +93,13 @@ def start_rollback(run: SagaRun, cause: Mapping[str, Any]) -> None:
         run.cancel_timer("deadline")
         run.deadline_at = None
         locks.stop_waiting(run)
-    left_steps.take_over(run)
+    known_steps.take_over(run)
     for parked in list(run.parked.values()):
         if parked.op == "do":
             entry = run.entry(parked.step)
             del run.parked[parked.step]
             if entry is not None:
-                forward.leave_to_rollback(run, entry)
+                leave_to_rollback(run, entry)
     for flight in list(run.flights.values()):
         if flight.call_kind in FORWARD_CALLS:
             _stop_flight(run, flight)
@@ -124,7 +124,7 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
         if flight.kind == "wait":
             entry.outcome, entry.failure_kind = "failed", "failed"
             entry.error = {"type": "Cancelled", "message": "the saga was rolled back", "details": {}}
-        forward.leave_to_rollback(run, entry)
+        leave_to_rollback(run, entry)
 
 
 def start_compensating(run: SagaRun) -> None:
@@ -132,7 +132,7 @@ def start_compensating(run: SagaRun) -> None:
     _start_after_search(run)
     if run.phase != "backward" or run.compensating or run.forward_busy or run.finished or locks.hold_back_undo(run):
         return
-    if steps_ahead.look_up_next(run):
+    if unknown_steps.look_up_next(run, savepoints.covered_steps(run)):
         return
     run.compensating = True
     undone = [id for id in reversed(run.plan.steps) if savepoints.rollback_covers(run, id)]
@@ -167,7 +167,7 @@ def compensate_step(run: SagaRun, id: str) -> None:
             run.post(LookUpEffect(entry, "backward"))
             return
         if entry.resolved and entry.state == "DONE" and entry.undo is not None:
-            forward.mark_nothing_to_undo(entry)  # an empty for_each
+            mark_nothing_to_undo(entry)  # an empty for_each
         record.undo_cursor -= 1
     record.undo_closed = True
     run.compensations_open -= 1
@@ -337,7 +337,7 @@ def _undo_done(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     undo.ended_at, undo.error, undo.arguments, undo.override = run.now, None, None, None
     entry.ended_at = entry.ended_at or run.now  # when its call ended; the compensation has its own
     if outcome.marker == "nothing_to_undo":
-        forward.mark_nothing_to_undo(entry)
+        mark_nothing_to_undo(entry)
         entry.resolved = True
     else:
         entry.state, undo.state = "COMPENSATED", "DONE"
@@ -397,7 +397,7 @@ def undo_refusal(run: SagaRun) -> str | None:
         return f"it is {run.state}, and only a COMPLETED saga can be undone"
     if run.plan.forward_only:
         return "it has `recovery: forward`, so no step has a compensation"
-    if run.plan.pivot is not None and not builtin_actions.is_cut_off(run, run.plan.pivot.id):
+    if run.plan.pivot is not None and not run.is_cut_off(run.plan.pivot.id):
         return f"its pivot {run.plan.pivot.id} is done, which is its point of no return"
     for record in run.steps.values():
         step = run.plan.steps[record.id]

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import is_nested, is_read
-from sagas.machine import corrections, earlier_effects
+from sagas.machine import corrections
+from sagas.machine.earlier import effects
 from sagas.machine.internal_events import CompensateStep
 from sagas.machine.state import Entry, SagaRun, StepRecord
 
@@ -39,6 +40,11 @@ def savepoint_for(run: SagaRun, cause: Mapping[str, Any]) -> str | None:
 def rollback_covers(run: SagaRun, step: str) -> bool:
     """Return whether the rollback undoes the step: it stops at the savepoint, if there is one."""
     return run.savepoint is None or step in run.plan.savepoints[run.savepoint]
+
+
+def covered_steps(run: SagaRun) -> list[str]:
+    """The steps that the rollback undoes."""
+    return [id for id in run.plan.steps if rollback_covers(run, id)]
 
 
 def must_seal(run: SagaRun, entry: Entry) -> bool:
@@ -107,7 +113,7 @@ def _reset_step(run: SagaRun, id: str, followers: set[str]) -> None:
     old = run.steps[id]
     run.steps_open += old.settled
     run.step_values.pop(id, None)
-    earlier_effects.forget(run, id)
+    effects.forget(run, id)
     generation = max((entry.generation for entry in old.entries), default=old.generation - 1) + 1
     for entry in old.entries:
         run.children.pop(entry.id, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sagas.definition.model import Locks, Savepoint
-from sagas.machine.left_steps import LeftState
+from sagas.machine.earlier.known_steps import LeftState
 from sagas.protocol.messages import CancelRequested, RunWasReset
 from sagas.protocol.outcomes import Outcome
 from sagas.text.exact_json import decode_json, encode_json

@@ -1,10 +1,9 @@
-"""Steps and items that an earlier run of the saga may have begun, and that this run has not come to, or has left out.
+"""Steps and items ahead of this run that an earlier run may have begun, and whose state nobody has.
 
-If nobody has the state of the earlier run, because it was deleted, each of them is looked up before a rollback undoes
-anything, as one whose outcome is unknown: its guard tells, or a probe, or the run of its nested saga, and what none of
-them knows is undone by its key. The pivot comes first, with what it needs: if it is done, nothing is undone (rule 5),
-and the run goes on until it comes to it. If the state is known, see :mod:`sagas.machine.left_steps`, only those are
-looked up that have an open effect in a guard all the same.
+Each of them is looked up before a rollback undoes anything, as one whose outcome is unknown: its guard tells, or a
+probe, or the run of its nested saga, and what none of them knows is undone by its key. The pivot comes first, with what
+it needs: if it is done, nothing is undone (rule 5), and the run goes on until it comes to it. If no state was lost, a
+step is only looked up if it has an open effect in a guard all the same.
 
 The steps are looked up in the order of the graph, so that the results of earlier ones are there for the expressions of
 later ones, and so that nothing is asked about a step that needs one which certainly never happened.
@@ -16,17 +15,16 @@ from collections.abc import Collection
 
 from sagas.definition.model import StepDefinition, has_effect, is_nested
 from sagas.expressions import compile_expression
-from sagas.machine import builtin_actions, commit, forward
-from sagas.machine.doubted_rejections import doubt
-from sagas.machine.earlier_effects import begun_entries, recorded_entries
+from sagas.machine.earlier.doubts import doubt
+from sagas.machine.earlier.effects import item_numbers, recorded_entries
+from sagas.machine.earlier.resets import PIVOT_IN_PLACE
+from sagas.machine.entry_ends import leave_to_rollback, register_operations
 from sagas.machine.expressions import expression_fields
 from sagas.machine.expressions.context import publish_result
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.failure_reasons import failure_message
 from sagas.machine.internal_events import LookUpEffect, LookupVerdict
-from sagas.machine.resets import PIVOT_IN_PLACE
 from sagas.machine.state import Entry, SagaRun, StepRecord
-from sagas.machine.undo import savepoints
 
 
 def must_find_pivot(run: SagaRun) -> bool:
@@ -69,16 +67,14 @@ def is_idle(run: SagaRun) -> bool:
     return run.busy == 0 or any(entry.ahead and entry.id in run.parked for entry in entries)
 
 
-def look_up_next(run: SagaRun) -> bool:
-    """Look up the next steps that a rollback covers. False once there are no more."""
-    if not run.earlier.exist:
-        return False
-    return _look_up_next(run, {id for id in run.plan.steps if savepoints.rollback_covers(run, id)})
+def look_up_next(run: SagaRun, covered: Collection[str]) -> bool:
+    """Look up the next of the steps that the rollback covers. False once there are no more."""
+    return run.earlier.exist and _look_up_next(run, covered)
 
 
 def answered(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None:
     """Keep what the look-up has told about an entry ahead: the rollback goes on with it."""
-    forward.leave_to_rollback(run, entry)
+    leave_to_rollback(run, entry)
     record = run.record(entry)
     if verdict != "done":
         return
@@ -184,11 +180,11 @@ def _is_absent(run: SagaRun, id: str) -> bool:
 
 
 def _has_begun(run: SagaRun, step: StepDefinition) -> bool:
-    return begun_entries(step, run.steps[step.id]) > 0
+    return run.begun_entries(step.id) > 0
 
 
 def _may_have_run(run: SagaRun, step: StepDefinition, never: Collection[str]) -> bool:
-    if step.id in never or builtin_actions.is_cut_off(run, step.id) or not has_effect(step):
+    if step.id in never or run.is_cut_off(step.id) or not has_effect(step):
         return False
     if is_nested(step) and not _items_of_earlier(run, step.id):
         return False  # an earlier run would have left a run of it
@@ -219,7 +215,7 @@ def _is_known(run: SagaRun, source: str) -> bool:
 
 def _missing_entries(run: SagaRun, step: StepDefinition, never: Collection[str]) -> int:
     """The number of entries of the step that an earlier run may have begun, and this one has not."""
-    record, begun = run.steps[step.id], begun_entries(step, run.steps[step.id])
+    record, begun = run.steps[step.id], run.begun_entries(step.id)
     recorded = recorded_entries(run, step.id)
     if not run.earlier.state_is_lost or not _may_be_looked_up(run, step, never):
         return max(recorded - begun, 0)
@@ -236,25 +232,24 @@ def _missing_entries(run: SagaRun, step: StepDefinition, never: Collection[str])
 def _may_be_looked_up(run: SagaRun, step: StepDefinition, never: Collection[str]) -> bool:
     if not step.do.guarded and step.compensate is None and not is_nested(step):
         return False  # nothing tells of it, and nothing undoes it
-    return _may_have_run(run, step, never) and not commit.must_wait_for_commit(run, step.id)
+    return _may_have_run(run, step, never) and not run.must_wait_for_commit(step.id)
 
 
 def _item_count(run: SagaRun, record: StepRecord) -> int:
     """The number of items that an earlier run may have begun: those of the list, and those that have left traces."""
     step = run.plan.steps[record.id]
     listed = 0 if is_nested(step) else len(record.items or ())
-    return max(listed, begun_entries(step, record), _items_of_earlier(run, record.id))
+    return max(listed, run.begun_entries(step.id), _items_of_earlier(run, record.id))
 
 
 def _items_of_earlier(run: SagaRun, id: str) -> int:
     """The number of items of the step of which an earlier run has left traces; 1 for the step itself."""
-    traces = [entry.partition("#") for entry in run.earlier.generations]
-    return max((int(index or 0) + 1 for step, _, index in traces if step == id), default=0)
+    return max(item_numbers(run.earlier.generations, id), default=-1) + 1
 
 
 def _begin(run: SagaRun, record: StepRecord, entries: int) -> None:
     step = run.plan.steps[record.id]
-    del record.entries[begun_entries(step, record) :]
+    del record.entries[run.begun_entries(step.id) :]
     record.begun = True
     if step.for_each is not None:
         record.items, record.results = record.items or [], record.results or []
@@ -264,7 +259,7 @@ def _begin(run: SagaRun, record: StepRecord, entries: int) -> None:
         if entry.id in run.earlier.children:
             run.children[entry.id] = {**run.earlier.children[entry.id]}
             run.children[entry.id].pop("repeats", None)
-        forward.register_operations(run, entry)
+        register_operations(run, entry)
         doubt(run, entry)
     if record.results is not None:
         record.results += [None] * (len(record.entries) - len(record.results))

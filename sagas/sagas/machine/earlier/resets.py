@@ -1,17 +1,14 @@
-"""A reset of the run in Temporal: the saga is in an earlier state, and its guards know what has happened since.
+"""The arrival of what a worker has looked up about earlier runs, after a reset or when a lost run is resumed.
 
 Every entry continues at the highest generation that it has reached (rule 8): the guard has closed the earlier ones, and
 an undo of one of them would leave the effect of the highest. Once the pivot is done, nothing is undone (rule 5), also
 while the run does not know it yet.
-
-What the runs before the reset have done, and this run has not come to, is undone with the rest, see
-:mod:`sagas.machine.left_steps`.
 """
 
 from __future__ import annotations
 
-from sagas.machine import left_steps
-from sagas.machine.doubted_rejections import doubt_open_calls
+from sagas.machine.earlier import known_steps
+from sagas.machine.earlier.doubts import doubt_open_calls
 from sagas.machine.state import Entry, OperationState, SagaRun
 from sagas.protocol.messages import RunWasReset
 
@@ -43,7 +40,7 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
             doubt_open_calls(run, entry)
             if is_behind(run, entry) and (flight is None or flight.kind == "timer"):
                 catch_up(run, entry)
-                left_steps.correct_result(run, entry)
+                known_steps.correct_result(run, entry)
     if event.pivot_done and not run.committed:
         earlier.pivot_in_place = True
         run.cancel_timer("deadline")

@@ -1,10 +1,8 @@
-"""Steps and items that the runs before a reset had done, and that this run has not come to again.
+"""Steps and items ahead of this run, in the state in which earlier runs have left them.
 
-A rollback takes them over as they were left: done ones are undone with their results and arguments, and of a call that
-was in flight nobody knows how it has ended. Without that their effects would stay, known to no view.
-
-That needs the state of those runs, which a query of a closed run returns. :mod:`sagas.machine.undo.steps_ahead` covers
-the steps of a run that was deleted: its state is lost, so there is nothing to take over, only guards to be asked.
+A query of a closed run returns its state. A rollback takes the steps over: done ones are undone with their results and
+arguments, and of a call that was in flight nobody knows how it has ended. Without that their effects would stay, known
+to no view.
 """
 
 from __future__ import annotations
@@ -14,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.definition.model import has_effect, is_nested
-from sagas.machine import forward
-from sagas.machine.doubted_rejections import doubt
-from sagas.machine.earlier_effects import begun_entries
+from sagas.machine.earlier.doubts import doubt
+from sagas.machine.entry_ends import leave_to_rollback
 from sagas.machine.expressions.context import publish_result
 from sagas.machine.snapshot import load_run
 from sagas.machine.state import Entry, SagaRun, StepRecord
@@ -44,7 +41,7 @@ def _is_begun_here(run: SagaRun, id: str) -> bool:
 
 def _take_over(run: SagaRun, left: StepRecord) -> None:
     here = run.steps[left.id]
-    begun = begun_entries(run.plan.steps[left.id], here)
+    begun = run.begun_entries(left.id)
     if begun >= len(left.entries):
         return
     for entry in left.entries[begun:]:
@@ -113,7 +110,7 @@ class LeftState:
             generations[entry.id] = max(entry.generation, generations.get(entry.id, 1))
             _end_calls(run, entry)
         for id, record in run.steps.items():
-            del record.entries[begun_entries(run.plan.steps[id], record) :]
+            del record.entries[run.begun_entries(id) :]
         left = {
             id: pack_record(record)
             for id, record in run.steps.items()
@@ -160,7 +157,7 @@ def _end_calls(run: SagaRun, entry: Entry) -> None:
         entry.ahead = True  # it goes on by itself, so its end is looked up
         doubt(run, entry)
     if entry.state in ("RUNNING", "PARKED"):
-        forward.leave_to_rollback(run, entry)
+        leave_to_rollback(run, entry)
     if entry.undo is not None and entry.undo.state in ("RUNNING", "PARKED"):
         entry.undo.state = "PENDING"
         if kind == "undo":

@@ -1,27 +1,18 @@
-"""Effects that earlier runs of the saga have left in steps which this run has not come to, or has left out.
+"""Effects of earlier runs, in steps to which this run has not come, or which it has left out.
 
 A run that repeats another one may decide otherwise: a read answers differently now, so the condition of a step is
 false, its list is shorter, or a `finish` ends the saga. The earlier decision stands for a step that has left an effect:
-it is called again, under its key. Where that is impossible, the saga does not complete.
+the step is called again, under its key. Where that is impossible, the saga does not complete.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from sagas.definition.model import StepDefinition, has_effect
+from sagas.definition.model import has_effect
 from sagas.machine.state import Entry, SagaRun, StepRecord
 from sagas.text.records import restore_record
-
-
-def begun_entries(step: StepDefinition, record: StepRecord) -> int:
-    """The number of entries that this run has begun: none of a step that it has left out, whose list is empty or could
-    not be evaluated, and no item that waits.
-    """
-    for number, entry in enumerate(record.entries):
-        if entry.state in ("PENDING", "SKIPPED") or (step.for_each is not None and entry.index is None):
-            return number
-    return len(record.entries)
 
 
 def left_record(run: SagaRun, id: str) -> StepRecord | None:
@@ -67,9 +58,14 @@ def forget(run: SagaRun, step: str) -> None:
         del run.earlier.open_effects[id]
 
 
+def item_numbers(entries: Iterable[str], id: str) -> list[int]:
+    """The numbers of the items of the step among these entries; 0 for the step itself."""
+    split = [entry.partition("#") for entry in entries]
+    return [int(index or 0) for step, _, index in split if step == id]
+
+
 def _recorded_items(run: SagaRun, id: str) -> list[int]:
-    entries = [entry.partition("#") for entry in run.earlier.open_effects]
-    return [int(index or 0) for step, _, index in entries if step == id]
+    return item_numbers(run.earlier.open_effects, id)
 
 
 def _is_in_place(entry: Entry) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sagas.definition.model import Definition
-from sagas.machine.left_steps import LeftState
+from sagas.machine.earlier.known_steps import LeftState
 from sagas.protocol.messages import RunWasReset, UndoSaga
 from sagas.protocol.outcomes import Outcome
 from sagas.text.exact_json import decode_json, encode_json
