@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sagas.definition.diagnostics import DIAGNOSTIC_CODES
+from sagas.definition.diagnostic_codes import DIAGNOSTIC_CODES
 
 ROOMS = (
     "sagas/sagas",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sagas.builtins.registry import BUILTINS, Builtin
-from sagas.definition.diagnostics import DIAGNOSTIC_CODES
+from sagas.definition.diagnostic_codes import DIAGNOSTIC_CODES
 from sagas.definition.loader import parse_text
 from sagas.definition.parser.field_types import Field
 from sagas.definition.parser.language import (

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sagas.actions.registry import Action, Actions
+from sagas.definition.diagnostic_codes import DIAGNOSTIC_CODES
 from sagas.definition.diagnostic_formats import format_diagnostics
-from sagas.definition.diagnostics import DIAGNOSTIC_CODES, Diagnostic, with_warnings_as_errors
+from sagas.definition.diagnostics import Diagnostic, with_warnings_as_errors
 from sagas.definition.loader import load_definitions, parse_text
 from sagas.definition.parser.draft import ProjectContext
 from sagas.project import Project
