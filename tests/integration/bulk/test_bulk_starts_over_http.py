@@ -16,8 +16,9 @@ import pytest
 from saga_workers.bulk import acceptance
 from saga_workers.client import Client
 from saga_workers.runtime.http_server import HttpServer
-from saga_workers.serve.api import SagaApi, check_bulk
+from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
+from saga_workers.serve.serve_process import check_bulk
 from saga_workers.start import saga_starter, shared_starts
 from saga_workers.temporal.temporal_client import connect
 from sagas.errors import RefusedError, UsageError

@@ -14,7 +14,7 @@ import pytest
 from temporalio.client import Client as Temporal
 
 from saga_workers.runtime.http_server import HttpServer
-from saga_workers.serve import start_request
+from saga_workers.serve import request_body
 from saga_workers.serve.api_tokens import TokenBucket
 from tests.helpers.database_servers import HOST
 from tests.helpers.forked_commands import run_command
@@ -215,11 +215,11 @@ async def test_a_body_that_does_not_arrive(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def receive(request: Request) -> Response:
         try:
-            return json_response(200, len(await start_request.read_body(request, 100)))
-        except start_request.BadRequest as error:
+            return json_response(200, len(await request_body.read_body(request, 100)))
+        except request_body.BadRequest as error:
             return error_response(error.status, str(error), {"Connection": "close"})
 
-    monkeypatch.setattr(start_request, "BODY_TIMEOUT", 0.2)
+    monkeypatch.setattr(request_body, "BODY_TIMEOUT", 0.2)
     app = http_app([Route("/a", receive, methods=["POST"])], max_body_bytes=100)
     async with HttpServer(f"{HOST}:0", app, option="--listen", description="the API") as server:
         reader, writer = await asyncio.open_connection(HOST, server.port)

@@ -16,8 +16,7 @@ import pytest
 from saga_activities import input_checks
 from saga_workers.client import Client
 from saga_workers.runtime.http_server import HttpServer
-from saga_workers.serve import api as serve_api
-from saga_workers.serve import api_tokens
+from saga_workers.serve import api_tokens, request_body
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers, FailedTokens
 from sagas.definition.saga_ids import workflow_id_problem
@@ -143,7 +142,7 @@ async def test_slow_inputs_delay_only_their_own_caller(shop: Shop, monkeypatch: 
     """Slow inputs that are checked at once must not look as if Temporal did not answer."""
     (shop.project.settings.definitions[0] / "many.saga.yaml").write_text(MANY, encoding="utf-8")
     shop.project = Project(shop.project.settings, shop.project.actions)
-    monkeypatch.setattr(serve_api, "CHECK_TIMEOUT", LIMIT)
+    monkeypatch.setattr(request_body, "CHECK_TIMEOUT", LIMIT)
     slow, held = [1] * 2_000, HeldCheck(monkeypatch)
     async with running_worker(shop.project) as client, serving(shop, client, monkeypatch) as caller:
 
@@ -155,9 +154,9 @@ async def test_slow_inputs_delay_only_their_own_caller(shop: Shop, monkeypatch: 
             assert await asyncio.to_thread(held.is_held.wait, LIMIT)
             assert (await start("OTHER", [1])).status_code == 202
             assert (await start("OTHER", slow)).status_code == 202, "the check of another caller goes on meanwhile"
-            monkeypatch.setattr(serve_api, "CHECK_TIMEOUT", 0.2)
+            monkeypatch.setattr(request_body, "CHECK_TIMEOUT", 0.2)
             refused = await asyncio.gather(*(start("SHOP", slow) for _ in range(9)))
-            monkeypatch.setattr(serve_api, "CHECK_TIMEOUT", LIMIT)
+            monkeypatch.setattr(request_body, "CHECK_TIMEOUT", LIMIT)
             assert {answer.status_code for answer in refused} == {503}
             assert all("too long to check" in answer.json()["error"] for answer in refused)
             assert all(answer.headers["retry-after"] == "5" for answer in refused)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from saga_activities.kafka.record_codec import MalformedRecord
 from saga_activities.ledger.rows import make_record, read_run, write_rows
 from saga_cli.output import to_json
-from saga_workers.serve.start_request import BadRequest
+from saga_workers.serve.request_body import BadRequest
 from saga_workers.trigger.retry import PoisonMessage
 from sagas.errors import SagaError
 from sagas.text.exact_json import encode_json

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from saga_workers.input_limits import MAX_WAITING_BODIES, MAX_WAITING_BODIES_OF_TOKEN
-from saga_workers.serve.start_request import BadRequest
+from saga_workers.serve.request_body import BadRequest
 from saga_workers.serve.waiting_bodies import WaitingBodies
 
 

@@ -6,14 +6,20 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.serve.api_tokens import TokenBucket, TooManyFailures
-from saga_workers.serve.start_request import BadRequest
-from sagas.builtins.callbacks import CALLBACK_UPDATE
+from saga_workers.runtime.http_server import json_response
+from saga_workers.serve.admission import Admission
+from saga_workers.serve.api_tokens import Callers, TokenBucket, TooManyFailures
+from saga_workers.serve.authorization import client_address
+from saga_workers.serve.error_responses import bad_request, temporal_is_down, too_many_wrong_tokens
+from saga_workers.serve.request_body import BadRequest, read_body
+from sagas.builtins.callbacks import CALLBACK_UPDATE, MAX_CALLBACK_BYTES
 from sagas.protocol.callback_address import called_back
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.signed_content import message_content
@@ -37,11 +43,30 @@ _OF_TYPE: Mapping[str | None, str] = {"CallbackAnswered": "answered", "CallbackL
 class CallbackReceiver:
     """Receives callbacks for the sagas of one project."""
 
-    def __init__(self, temporal: Temporal, keys: SigningKeys) -> None:
+    def __init__(self, temporal: Temporal, keys: SigningKeys, callers: Callers, admission: Admission) -> None:
         self._temporal = temporal
         self._keys = keys
+        self._callers = callers
+        self._admission = admission
 
-    def called_back(self, saga: str, call: str, token: str, failed: TokenBucket) -> tuple[str, str]:
+    async def answer(self, request: Request) -> Response:
+        """Hand the answer of a participant to its saga: 200 once the saga has it."""
+        saga, call, token = (request.path_params[name] for name in ("saga", "call", "token"))
+        try:
+            called = self._called_back(saga, call, token, self._callers.failed(client_address(request)))
+            with self._admission.bodies.hold("callbacks", MAX_CALLBACK_BYTES):
+                body = await read_body(request, MAX_CALLBACK_BYTES)
+                async with self._admission.request():
+                    receipt = await self._hand_over(called, request.headers, body)
+        except TooManyFailures:
+            return too_many_wrong_tokens()
+        except BadRequest as error:
+            return bad_request(error)
+        except (RPCError, TimeoutError) as error:
+            return temporal_is_down(error)
+        return json_response(200, {"status": receipt})
+
+    def _called_back(self, saga: str, call: str, token: str, failed: TokenBucket) -> tuple[str, str]:
         """The saga and the call that an address names. Raises BadRequest if it is not one of this project.
 
         ``failed`` counts wrong ones; raises TooManyFailures if it is empty.
@@ -53,7 +78,7 @@ class CallbackReceiver:
             raise BadRequest(404, "no request was sent with this address")
         return called
 
-    async def hand_over(self, called: tuple[str, str], headers: Mapping[str, str], body: bytes) -> str:
+    async def _hand_over(self, called: tuple[str, str], headers: Mapping[str, str], body: bytes) -> str:
         """Give a callback to its saga, or to the run that undoes it; returns what has become of it.
 
         Raises BadRequest if it does not count, RPCError and TimeoutError if Temporal or the worker does not answer.

@@ -9,12 +9,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from temporalio.api.common.v1 import Payload
 
 from saga_activities.input_checks import INPUT_CHECKS
 from saga_activities.value_cipher import UnknownKey
-from saga_workers.serve.start_request import BadRequest
+from saga_workers.input_limits import MAX_CODEC_BYTES
+from saga_workers.runtime.http_server import json_response
+from saga_workers.serve.admission import Admission
+from saga_workers.serve.api_tokens import Caller
+from saga_workers.serve.error_responses import bad_request
+from saga_workers.serve.request_body import BadRequest, checked_in_time, read_body
 from saga_workers.temporal.payload_codec import EncryptingCodec
 from sagas.settings import Settings
 from sagas.text.json_values import parse_json
@@ -39,10 +46,22 @@ def token_in_path(path: str) -> str | None:
 class CodecEndpoint:
     """Decrypts and encrypts payloads in the form of Temporal's remote codecs: ``{"payloads": […]}``."""
 
-    def __init__(self, codec: EncryptingCodec) -> None:
+    def __init__(self, codec: EncryptingCodec, admission: Admission) -> None:
         self._codec = codec
+        self._admission = admission
 
-    async def convert(self, operation: str, body: bytes, *, caller: str) -> dict[str, Any]:
+    async def answer(self, request: Request) -> Response:
+        """Answer Temporal's Web UI or CLI."""
+        caller: Caller = request.state.caller
+        try:
+            with self._admission.bodies.hold(caller.name, MAX_CODEC_BYTES):
+                body = await read_body(request, MAX_CODEC_BYTES)
+                converting = self._convert(request.path_params["operation"], body, caller=caller.name)
+                return json_response(200, await checked_in_time(converting))
+        except BadRequest as error:
+            return bad_request(error)
+
+    async def _convert(self, operation: str, body: bytes, *, caller: str) -> dict[str, Any]:
         """The answer to ``decode`` or ``encode``. Raises BadRequest, also for another operation."""
         if operation not in ("decode", "encode"):
             raise BadRequest(404, "the codec has the pages decode and encode")

@@ -1,28 +1,17 @@
-"""The body of `POST /sagas/NAME`, and how a refused start is answered."""
+"""The body of `POST /sagas/NAME`."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
-
-from saga_workers.input_limits import BODY_TIMEOUT
 from saga_workers.serve.limits import MAX_WAIT
+from saga_workers.serve.request_body import BadRequest
 from sagas.definition.times import parse_duration
 from sagas.errors import did_you_mean
 from sagas.text.json_values import parse_json
 
 _FIELDS = ("id", "input", "wait")
-
-
-class BadRequest(Exception):
-    """The request cannot be accepted; ``status`` is the HTTP status to answer with."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +21,6 @@ class StartBody:
     input: Any
     id: str | None
     wait: float
-
-
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The body as it was sent. Raises BadRequest if it is too large, too slow, or incomplete."""
-    body, size = bytearray(), 0
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size <= max_bytes:
-                    body += chunk
-                elif size > 2 * max_bytes:
-                    break
-    except TimeoutError:
-        raise BadRequest(408, f"the body must arrive within {BODY_TIMEOUT:g} seconds") from None
-    except ClientDisconnect:
-        raise BadRequest(400, "the body is incomplete") from None
-    if size > max_bytes:
-        # A little more has been read and dropped: closing the connection while a client sends would lose the answer.
-        raise BadRequest(413, f"the body may have {max_bytes} bytes")
-    return bytes(body)
 
 
 def parse_start(content_type: str, body: bytes) -> StartBody:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from saga_workers.input_limits import MAX_WAITING_BODIES, MAX_WAITING_BODIES_OF_TOKEN
-from saga_workers.serve.start_request import BadRequest
+from saga_workers.serve.request_body import BadRequest
 
 
 class WaitingBodies:

@@ -18,7 +18,7 @@ def serve(
     import asyncio
 
     from saga_workers.runtime.logs import configure_logs
-    from saga_workers.serve.api import run_api
+    from saga_workers.serve.serve_process import run_api
     from sagas.errors import UsageError
 
     if log_format not in ("text", "json"):

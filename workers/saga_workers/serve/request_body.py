@@ -1,0 +1,54 @@
+"""The body of a request: it is read within limits of size and time, and refused with a status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from saga_workers.input_limits import BODY_TIMEOUT, CHECK_TIMEOUT
+
+_Checked = TypeVar("_Checked")
+
+
+class BadRequest(Exception):
+    """The request cannot be accepted; ``status`` is the HTTP status to answer with."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The body as it was sent. Raises BadRequest if it is too large, too slow, or incomplete."""
+    body, size = bytearray(), 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size <= max_bytes:
+                    body += chunk
+                elif size > 2 * max_bytes:
+                    break
+    except TimeoutError:
+        raise BadRequest(408, f"the body must arrive within {BODY_TIMEOUT:g} seconds") from None
+    except ClientDisconnect:
+        raise BadRequest(400, "the body is incomplete") from None
+    if size > max_bytes:
+        # A little more has been read and dropped: closing the connection while a client sends would lose the answer.
+        raise BadRequest(413, f"the body may have {max_bytes} bytes")
+    return bytes(body)
+
+
+async def checked_in_time(checking: Awaitable[_Checked]) -> _Checked:
+    """Return what the check of an input returns. Raises BadRequest if this input, or earlier ones of its caller, take
+    too long.
+    """
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT):
+            return await checking
+    except TimeoutError:
+        message = "the inputs that were sent with this token take too long to check; try again"
+        raise BadRequest(503, message) from None

@@ -1,0 +1,88 @@
+"""The process of `saga serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from functools import partial
+
+from saga_workers.client import Client
+from saga_workers.input_limits import MAX_CONNECTIONS
+from saga_workers.location.locator import using_locator
+from saga_workers.runtime.health import health_server, temporal_readiness
+from saga_workers.runtime.http_server import HttpServer
+from saga_workers.runtime.logs import fields
+from saga_workers.runtime.shutdown import stop_on_signals
+from saga_workers.serve.api import SagaApi
+from saga_workers.serve.api_tokens import Callers
+from saga_workers.serve.codec_endpoint import allowed_origins
+from saga_workers.temporal.payload_codec import payload_codec
+from saga_workers.temporal.temporal_client import connect
+from sagas.errors import UsageError
+from sagas.project import Project
+from sagas.settings import Settings
+
+log = logging.getLogger("saga.serve")
+
+MAX_BULK_WAIT = 1.0
+"""Seconds."""
+
+
+def check_bulk(settings: Settings) -> None:
+    """Raise UsageError if starts are to share workflows in a project without a ledger, or after too long a wait."""
+    if settings.serve.bulk_wait > MAX_BULK_WAIT:
+        raise UsageError(
+            f"serve.bulk_wait is longer than {MAX_BULK_WAIT:g}s, for which callers would wait for each other",
+            help='write a duration such as bulk_wait = "250ms"',
+        )
+    if settings.serve.bulk_wait > 0 and settings.ledger.connection is None:
+        raise UsageError(
+            "serve.bulk_wait needs a ledger, which keeps the states of sagas that share a workflow",
+            help="set [ledger] connection in saga.toml, and run saga setup",
+        )
+
+
+async def run_api(settings: Settings, listen: str, *, health: str | None = None) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises UsageError without a token, if a setting is not possible, or if a port is taken; ServerDownError without a
+    server.
+    """
+    callers = Callers(settings)
+    check_bulk(settings)
+    stop = stop_on_signals()
+    temporal = await connect(settings)
+    project = Project(settings)
+    client = Client(temporal, project) if callers.may_start else None
+    sagas = await asyncio.to_thread(lambda: frozenset(project.definitions))
+    async with AsyncExitStack() as stack:
+        locator = await stack.enter_async_context(using_locator(temporal, settings))
+        if client is not None:
+            stack.push_async_callback(client.close)
+        keys = settings.signing_keys(create=False)
+        api = SagaApi(
+            locator,
+            callers,
+            client,
+            sagas=sagas,
+            settings=settings.serve,
+            keys=keys,
+            codec=payload_codec(settings),
+            origins=allowed_origins(settings),
+        )
+        if health is not None:
+            ready = partial(temporal_readiness, temporal)
+            await stack.enter_async_context(health_server(health, stop=stop, ready=ready, metrics=(api.requests,)))
+        listening = await stack.enter_async_context(
+            HttpServer(
+                listen,
+                api.app,
+                option="--listen",
+                description="the API",
+                max_connections=max(MAX_CONNECTIONS, 2 * settings.serve.max_waiting),
+            )
+        )
+        log.info("serving sagas over HTTP", extra=fields(namespace=temporal.namespace, port=listening.port))
+        await stop.wait()
+        log.info("stopping")
