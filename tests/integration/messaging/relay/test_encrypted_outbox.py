@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.entry_key import EntryKey
@@ -18,8 +15,6 @@ from sagas.actions.events import Event
 from sagas.errors import SagaError
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation
-from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.kafka_broker import Broker
 from tests.helpers.waiting import until
 from tests.integration.guard.conftest import clock
 from tests.integration.messaging.relay.relay_environment import DATABASE, OutboxEnvironment
@@ -38,14 +33,6 @@ def use_codec(env: OutboxEnvironment, key: str | None, *, outbox: bool = True) -
         update={"codec_key": key, "encrypts_outbox": outbox and key is not None}
     )
     env.settings = env.settings.model_copy(update={"connections": {DATABASE: connection}})
-
-
-@pytest_asyncio.fixture
-async def env(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) -> AsyncIterator[OutboxEnvironment]:
-    made = OutboxEnvironment(postgres_server, kafka, tmp_path, transaction_timeout=15.0)
-    await made.make_tables()
-    yield made
-    made.close()
 
 
 async def emit(env: OutboxEnvironment, *events: Event) -> None:

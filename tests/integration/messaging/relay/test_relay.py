@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from random import randbytes
 
 import psycopg
 import pytest
-import pytest_asyncio
 from confluent_kafka import Consumer, TopicPartition
 
 from saga_activities.connections import open_engine
@@ -23,14 +21,6 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
-
-
-@pytest_asyncio.fixture
-async def env(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) -> AsyncIterator[OutboxEnvironment]:
-    made = OutboxEnvironment(postgres_server, kafka, tmp_path, transaction_timeout=15.0)
-    await made.make_tables()
-    yield made
-    made.close()
 
 
 async def test_each_event_is_published_once_and_in_order_per_key(env: OutboxEnvironment) -> None:
