@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,14 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import bindparam, text
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.connections import DatabaseConnections
 from saga_activities.enqueued.tables import DROPPED, NEW, REFUSED
 from saga_activities.guard.tables import now_sql
 from saga_activities.input_limits import MAX_ENQUEUED_NAME
-from saga_workers.runtime.database_access import unusable
+from saga_workers.runtime.databases import command_database
 from sagas.errors import RefusedError, UsageError
 from sagas.input_limits import MAX_SAGA_ID_BYTES
 from sagas.settings import Settings
@@ -155,12 +152,6 @@ def _one_name(settings: Settings, connection: str | None) -> str:
 @asynccontextmanager
 async def enqueued_database(settings: Settings, name: str) -> AsyncIterator[AsyncEngine]:
     """The database of a connection. Raises SagaError if it does not answer the body in time."""
-    connection = settings.sql_connection(name)
-    databases = DatabaseConnections([connection], pool_size=1)
-    try:
-        async with asyncio.timeout(_TIMEOUT):
-            yield databases.engine(name)
-    except (SQLAlchemyError, OSError, TimeoutError) as error:
-        raise unusable(connection, f"the enqueued rows of {name} cannot be read", error) from error
-    finally:
-        await databases.close()
+    what = f"the enqueued rows of {name} cannot be read"
+    async with command_database(settings.sql_connection(name), what, _TIMEOUT) as engine:
+        yield engine

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.connections import DatabaseConnections
 from saga_activities.enqueued import tables as enqueued
 from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.stored_values import StoredValues, UndecryptableRow, stored_values
@@ -20,7 +17,7 @@ from saga_activities.table_names import table_names
 from saga_activities.value_cipher import ENCRYPTED_TEXT
 from saga_workers.privacy.places import ForgottenPlace
 from saga_workers.privacy.replacement import Replacement
-from saga_workers.runtime.database_access import unusable
+from saga_workers.runtime.databases import command_database
 from sagas.settings import SqlConnection
 from sagas.text.shortening import counted
 
@@ -34,20 +31,11 @@ async def forget_in_database(
     connection: SqlConnection, saga_ids: Sequence[str], replacement: Replacement
 ) -> list[ForgottenPlace]:
     """Replace the values of these sagas in a database. Each statement can be repeated. Raises SagaError."""
-    databases = DatabaseConnections([connection], pool_size=1)
-    try:
-        async with asyncio.timeout(_TIMEOUT):
-            engine = databases.engine(connection.name)
-            async with engine.connect() as database:
-                tables = await table_names(database)
-                rows = _Rows(engine, database, tables, saga_ids, replacement)
-                places = [await rows.guard(), await rows.images(), await rows.requests()]
-                places += [await rows.outbox(), await rows.enqueued()]
-    except (SQLAlchemyError, OSError, TimeoutError) as error:
-        what = f"the rows of the connection {connection.name} cannot be changed"
-        raise unusable(connection, what, error) from error
-    finally:
-        await databases.close()
+    what = f"the rows of the connection {connection.name} cannot be changed"
+    async with command_database(connection, what, _TIMEOUT) as engine, engine.connect() as database:
+        rows = _Rows(engine, database, await table_names(database), saga_ids, replacement)
+        places = [await rows.guard(), await rows.images(), await rows.requests()]
+        places += [await rows.outbox(), await rows.enqueued()]
     return [
         ForgottenPlace(f"{connection.name}: {place.place}", place.status, place.detail) for place in places if place
     ]
@@ -96,9 +84,8 @@ class _Rows:
             return None
         gone = 0
         for ids in _portions(self._saga_ids):
-            gone += (
-                await self._database.execute(sa.delete(image_table).where(image_table.c.saga_id.in_(ids)))
-            ).rowcount
+            delete = sa.delete(image_table).where(image_table.c.saga_id.in_(ids))
+            gone += (await self._database.execute(delete)).rowcount
         status = "deleted" if gone else "nothing"
         return ForgottenPlace("images in saga_image", status, f"{counted(gone, 'row')}, with which it could be undone")
 

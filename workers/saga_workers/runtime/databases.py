@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -136,6 +137,22 @@ def setup_sql(connection: SqlConnection, shards: int = DEFAULT_SHARDS) -> str:
     if connection.keeps_enqueued:
         tables.append(enqueued_tables.ddl(dialect))
     return "\n".join(tables) + (f"\n-- {connection.schema_file}\n{text}" if text else "")
+
+
+@asynccontextmanager
+async def command_database(connection: SqlConnection, what: str, timeout: float) -> AsyncIterator[AsyncEngine]:
+    """The database of a connection, opened for one command and closed after it.
+
+    Raises SagaError, whose text says ``what`` cannot be done, if it does not answer the body in ``timeout`` seconds.
+    """
+    databases = DatabaseConnections([connection], pool_size=1)
+    try:
+        async with asyncio.timeout(timeout):
+            yield databases.engine(connection.name)
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise unusable(connection, what, error) from error
+    finally:
+        await databases.close()
 
 
 def open_databases(settings: Settings, connection: str | None, pool_size: int) -> DatabaseConnections:
