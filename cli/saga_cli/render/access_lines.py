@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from saga_cli.render.text import Line, local_time, parse_timestamp
+from saga_cli.render.text import MAX_WHO, Line, local_time, parse_timestamp
 from sagas.protocol.saga_view import SagaView
 from sagas.text.shortening import shorten_middle
-
-_MAX_WHO = 100
-"""Characters of the person."""
 
 _ACCESSES = {"reveal": "has seen sensitive values in clear", "forget": "had the sensitive values forgotten"}
 
@@ -17,7 +14,7 @@ def access_lines(view: SagaView) -> list[Line]:
     return [
         [
             (f"{local_time(at)}  " if (at := parse_timestamp(access.at)) else "", "dim"),
-            (f"{shorten_middle(access.who, _MAX_WHO)} ", "bold"),
+            (f"{shorten_middle(access.who, MAX_WHO)} ", "bold"),
             (_ACCESSES[access.what] + (f", because {access.reason}" if access.reason else ""), ""),
         ]
         for access in view.accesses or ()

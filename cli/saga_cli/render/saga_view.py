@@ -17,6 +17,7 @@ from saga_cli.render.parked_rows import row_lines, rows_left_to, rows_table
 from saga_cli.render.remaining_steps import done_steps, undone_steps
 from saga_cli.render.text import (
     GIVEN_BY_THE_RUN,
+    MAX_WHO,
     Line,
     Span,
     error_text,
@@ -264,7 +265,7 @@ def _operator(view: SagaView) -> list[Line]:
         lines.append(
             [
                 (f"{local_time(decided_at)}  " if decided_at else "", "dim"),
-                (f"{shorten_middle(decision.who, _MAX_WHO)}: ", "bold"),
+                (f"{shorten_middle(decision.who, MAX_WHO)}: ", "bold"),
                 (f"{decision.decision} {decision.step}".rstrip() + given + because + evidence, ""),
             ]
         )
@@ -297,8 +298,6 @@ _MAX_ITEMS = 12
 _MAX_INLINE = 80
 """Characters of an error in the row of its step; a longer one follows in a line of its own, up to its end."""
 _MAX_ERROR = 1500
-_MAX_WHO = 100
-"""Characters of a name: of other clients it may be as long as a reason. Its end says whether it is verified."""
 
 
 def step_lines(view: SagaView, now: datetime) -> list[Line]:

@@ -19,6 +19,8 @@ Span = tuple[str, str]
 
 Line = list[Span]
 
+MAX_WHO = 100
+"""Characters of a name: of other clients it may be as long as a reason. Its end says whether it is verified."""
 
 GIVEN_BY_THE_RUN = "as the run gives it, which proves nothing: read it before you execute it"
 """The note above SQL and calls for people to execute, which only the run can know."""
