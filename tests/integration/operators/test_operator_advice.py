@@ -32,6 +32,7 @@ RUN_ELSEWHERE = {
     "resume --undone": "tests/integration/engine/test_deleted_runs.py",
     "simulate": "tests/unit/cli/test_authoring_commands.py",
     "batch": "tests/integration/cli/test_batch.py",
+    "forget": "tests/integration/trust/test_forgotten_values.py",
     "enqueued": "tests/integration/enqueued/test_enqueued_commands.py",
     "schedule": "tests/integration/schedules/test_commands.py",
     "trigger --only": "tests/integration/operators/test_reader_states.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import uuid
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -104,6 +105,28 @@ def _database(shop: str) -> Any:
     import psycopg
 
     return psycopg.connect(shop.replace("+psycopg", ""), autocommit=True)
+
+
+async def test_the_values_of_a_nested_saga_are_forgotten_with_its_parent(
+    project: Project, tmp_path: Path, shop: str
+) -> None:
+    parent = f"returns-{uuid.uuid4()}"
+    with WorkerProcess("worker", tmp_path):
+        async with await Client.connect(project) as client:
+            await client.start("returns", {"card": CARD}, id=parent)
+            assert (await finished(client, parent))["state"] == "COMPLETED"
+            await until(lambda: _in_ledger(shop, f"{parent}/b"))
+            refused = run_command(["forget", f"{parent}/b", "--reason", "asked", "--yes"], tmp_path)
+            assert refused.returncode == 9, refused
+            [advice] = [line for line in refused.stderr.splitlines() if "saga forget" in line]
+            command = shlex.split(advice.partition("saga ")[2])
+
+            done = run_command([*command, "--yes", "--json"], tmp_path)
+
+            assert (command[:2], done.returncode) == (["forget", parent], 5), done
+            assert statuses(done)["the ledger"] == "deleted"
+            for saga_id in (parent, f"{parent}/b"):
+                assert await client.locator.ledger.machine(saga_id) is None
 
 
 async def test_one_that_was_interrupted_is_completed_by_the_next(
