@@ -149,13 +149,15 @@ class NestedSagas:
         match answer["state"]:
             case "REFUSED":
                 return None
+            case "FREE" if not isinstance(command, RollBackSaga):
+                return None
             case "FOREIGN":
                 taken = f"a run with the id {saga_id} already exists, which this saga has not started"
                 is_unknown = isinstance(command, RollBackSaga)
                 return "TERMINATED" if is_unknown else "REFUSED", refused_view(saga_id, command.saga, taken)
             case "GONE" | "UNSIGNED" if not waits:
                 return None
-            case "GONE":
+            case "GONE" | "FREE":
                 return "TERMINATED", None
             case "UNSIGNED":
                 return "TERMINATED", _unbelieved_view(saga_id, command.saga)

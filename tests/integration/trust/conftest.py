@@ -30,6 +30,13 @@ steps:
   - {id: say, uses: say, with: {text: "${{ input.text }}"}, effect: none}
 """
 
+GREETING = """
+saga: greeting
+input: {type: object, properties: {text: {type: string, default: hello}}}
+steps:
+  - {id: say, uses: say, with: {text: "${{ input.text }}"}, effect: none}
+"""
+
 WAITING = """
 saga: waiting
 steps:
@@ -90,7 +97,15 @@ class Shop:
             action("say")(say),
             action("broken")(broken),
         ]
-        texts = {"own": OWN, "waiting": WAITING, "stuck": STUCK, "moving": MOVING, "pair": PAIR, "outer": OUTER}
+        texts = {
+            "own": OWN,
+            "greeting": GREETING,
+            "waiting": WAITING,
+            "stuck": STUCK,
+            "moving": MOVING,
+            "pair": PAIR,
+            "outer": OUTER,
+        }
         self.project = make_project(folder, texts, self.actions, address=server.address, variables={"text": "hello"})
 
     def with_keys(self, *keys: str, accept: str = "signed") -> Project:

@@ -5,28 +5,39 @@ They change nothing, so they do not hide the end of the saga.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
 
 from saga_activities.input_checks import INPUT_CHECKS
+from saga_activities.ledger.records import NewClaim
 from saga_cli.wait import wait_for_end
 from saga_workers.client import Client
-from saga_workers.interventions import undo
+from saga_workers.interventions import cancel, undo
 from saga_workers.reconcile.current_views import current_view
+from saga_workers.signals.signal_delivery import SagaNotFound, Signal, SignalDelivery
+from saga_workers.start.bulk_rows import BulkRowStarter
+from saga_workers.start.row_starts import StartRow
+from saga_workers.start.shared_starts import SharedStarts
+from saga_workers.start.start_gate import StartGate
+from saga_workers.start.start_limits import StartLimits
+from saga_workers.start.tally import Tally
 from saga_workers.stuck.open_sagas import find_deleted
 from saga_workers.stuck.stuck_sagas import list_stuck
-from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.temporal import saga_runs
+from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.saga_view import read_view
 from saga_workers.worker.earlier_children import look_up_earlier_child
 from saga_workers.worker.stage_retention import liveness_of
-from sagas.errors import RefusedError
+from sagas.errors import RefusedError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.run_changes import delete_run
@@ -208,6 +219,104 @@ async def test_a_deleted_saga_is_found(bank: Bank, claim: Claim) -> None:
     assert [(saga.saga_id, saga.saga, saga.holds) for saga in deleted] == [
         (id, "waiting", ("open effects: first on bank",))
     ]
+
+
+@pytest.mark.parametrize("claim", NO_SAGA)
+async def test_the_id_is_free_for_a_saga(bank: Bank, claim: Claim) -> None:
+    id, input = new_transfer(bank)
+    client = bank.client
+    await claim(client, id)
+    with pytest.raises(UsageError, match=f"there is no saga with the id {id}"):
+        await cancel(client.locator, id)
+    with pytest.raises(SagaNotFound):
+        await SignalDelivery(client.locator, 1).deliver(Signal(id, "go", None, "me"), None)
+    starts = await asyncio.gather(*(client.start("transfer", input) for _ in range(3)))
+    assert sorted(start.started for start in starts) == [False, False, True]
+    assert (await finished(client, id))["state"] == "COMPLETED"
+    await claim(client, id)
+    assert not (await client.start("transfer", input, again=True)).started
+    assert bank.balances() == {"a1": 93, "a2": 107}
+
+
+async def test_the_id_is_free_for_sagas_that_start_together(bank: Bank) -> None:
+    client = bank.client
+    starter = await client.starter("transfer")
+    rows = []
+    for is_claimed in (True, False):
+        id, input = new_transfer(bank) if not rows else (f"t-{uuid.uuid4()}", dict(rows[0][1]))
+        rows.append((id, {**input, "id": id}))
+        if is_claimed:  # by a start that was refused
+            claimed = await client.ledger.claim_single(NewClaim(id, "another", {}), "transfer", datetime.now(UTC))
+            assert claimed.made
+        await start_refused(client, id)
+    shared = SharedStarts(starter)
+    results = await asyncio.gather(*(shared.start(starter.make_request(input)) for _, input in rows))
+    assert len(results) == 2
+    for id, _ in rows:
+        assert (await finished(client, id))["state"] == "COMPLETED"
+    assert bank.balances() == {"a1": 86, "a2": 114}
+
+
+async def test_the_id_is_free_for_a_row_of_a_batch(bank: Bank) -> None:
+    """A start has claimed the id in the ledger before it was refused."""
+    id, input = new_transfer(bank)
+    client = bank.client
+    starter = await client.starter("transfer")
+    await client.ledger.claim_single(NewClaim(id, "another", {}), "transfer", datetime.now(UTC))
+    await start_refused(client, id)
+    tally = Tally(1)
+    rows = BulkRowStarter(
+        10, starter, tally, StartLimits(), StartGate(), batch="b", wait_for_end=True, progress=lambda tally: None
+    )
+    await rows.start_all([StartRow("row 1", id, starter.make_request(input))])
+    assert (tally.refused, tally.ended) == (0, {"COMPLETED": 1})
+
+
+async def test_the_id_is_free_without_a_ledger(shop: Shop) -> None:
+    id = f"own-{uuid.uuid4()}"
+    async with running_worker(shop.project) as client:
+        await start_refused(client, id, "own", {"text": "too long"})
+        assert (await client.start("own", {"text": "good"}, id=id)).started
+        assert (await finished(client, id))["state"] == "COMPLETED"
+        assert not (await client.start("own", {"text": "good"}, id=id)).started
+        with pytest.raises(RefusedError, match="has been started with another input"):
+            await client.start("own", {"text": "bad"}, id=id)
+        assert shop.said == ["good"]
+
+
+async def test_the_id_of_a_nested_saga_is_free(shop: Shop) -> None:
+    id = f"outer-{uuid.uuid4()}"
+    nested = f"{id}/move"
+    async with running_worker(shop.project) as client:
+        await start_refused(client, nested, "moving", {})
+        await wait_until_visible(client, nested, 1)
+        earlier = await look_up_earlier_child(client.project.settings, client.locator, nested, id)
+        assert earlier == {"state": "FREE"}
+        await client.start("outer", {}, id=id)
+        await until(lambda: "debit" in shop.said)
+        await client.signal(nested, "approved")
+        assert (await finished(client, id))["state"] == "COMPLETED"
+
+
+async def test_the_id_waits_until_the_runs_before_are_listed(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A completed run is not in the visibility store yet when a refused one comes after it."""
+    id, input = new_transfer(bank)
+    await complete(bank, id, input)
+    await start_refused(bank.client, id)
+    await wait_until_visible(bank.client, id, 2)
+    looks = 0
+
+    async def lagging(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:
+        nonlocal looks
+        looks += 1
+        async for run in list_runs(temporal, query):
+            if looks > 2:
+                yield run
+
+    monkeypatch.setattr(saga_runs, "list_runs", lagging)
+    assert not (await bank.client.start("transfer", input)).started
+    assert looks > 2
+    assert bank.balances() == {"a1": 93, "a2": 107}
 
 
 async def test_a_refused_run_alone_is_shown(bank: Bank) -> None:

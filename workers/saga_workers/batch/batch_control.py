@@ -19,7 +19,7 @@ from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.many_requests import ask_each
-from saga_workers.temporal.run_history import first_input
+from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_runs import count_pollers, describe_run
 from saga_workers.views.saga_list import list_saga_runs
 from sagas.bulk.names import CANCEL_UPDATE

@@ -21,6 +21,7 @@ from temporalio.service import RPCError
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.saga_runs import describe_saga_run
 from saga_workers.temporal.temporal_client import start_headers, to_header
+from saga_workers.temporal.temporal_runs import RunDescription
 from sagas.definition.snapshot import from_snapshot
 from sagas.machine.snapshot import expand
 from sagas.presentation.web_ui_text import static_details
@@ -109,18 +110,25 @@ class SagaDetacher:
             await start(WorkflowIDReusePolicy.REJECT_DUPLICATE)
         except WorkflowAlreadyStartedError:
             has_begun = machine["started_at"] is not None or machine.get("generation", 1) > 1
-            if has_begun and await self._is_of_another_start(saga_id, request["bulk_id"]):
+            reuse = await self._reuse(saga_id, request["bulk_id"], has_begun=has_begun)
+            if reuse is not None:
                 with contextlib.suppress(WorkflowAlreadyStartedError):
-                    await start(WorkflowIDReusePolicy.ALLOW_DUPLICATE)
+                    await start(reuse)
 
-    async def _is_of_another_start(self, saga_id: str, bulk_id: str) -> bool:
-        """Return whether the run of this id is closed, and is not what this bulk workflow has started in an earlier
-        attempt.
+    async def _reuse(self, saga_id: str, bulk_id: str, *, has_begun: bool) -> WorkflowIDReusePolicy | None:
+        """The policy for a start under an id that has runs; None if one of them is the saga.
 
-        It may be of an earlier generation, or from before the project had a ledger. What the bulk workflow has begun
-        must go on.
+        A closed run which this bulk workflow has not started may be of an earlier generation, or from before the
+        project had a ledger: what the bulk workflow has begun must go on. Runs that never became a saga count as none.
         """
         described = await describe_saga_run(self._temporal, saga_id)
-        return described is None or (
-            not described.run.running and (await described.run.memo()).get(BULK_MEMO) != bulk_id
-        )
+        if described is None or (described.never_accepted and not await _is_from(described, bulk_id)):
+            return WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+        if has_begun and not described.run.running and not await _is_from(described, bulk_id):
+            return WorkflowIDReusePolicy.ALLOW_DUPLICATE
+        return None
+
+
+async def _is_from(described: RunDescription, bulk_id: str) -> bool:
+    """True if the bulk workflow has started the run, in an earlier attempt."""
+    return (await described.run.memo()).get(BULK_MEMO) == bulk_id

@@ -12,8 +12,8 @@ from saga_workers.temporal.temporal_runs import RunDescription
 LocationKind = Literal["running", "in bulk", "undoing", "ended", "terminated", "unknown"]
 """``running``: a run of its own is open. ``in bulk``: an open bulk workflow runs it. ``undoing``: the run of its undo
 is open. ``ended``: its last run is closed, or only the ledger has its end. ``terminated``: its run, or its bulk
-workflow, was closed from outside before the saga ended. ``unknown``: neither Temporal nor the ledger knows the id;
-guard rows of it may exist all the same.
+workflow, was closed from outside before the saga ended. ``unknown``: neither Temporal nor the ledger knows a saga of
+the id, so it is free for one; guard rows may exist all the same. A run that never became a saga says nothing about it.
 """
 
 
@@ -39,7 +39,8 @@ class Location:
     """The place where the latest generation of a saga lives.
 
     ``home`` is its own run, its claim by a bulk workflow, or its row of the ledger if Temporal has no run of it; None
-    if nobody knows it. ``undo`` is the newest run that undoes it, which may outlive the rest.
+    if nobody knows it. If nothing else has the id, it may be a run that never became a saga, for people to see why.
+    ``undo`` is the newest run that undoes it, which may outlive the rest.
     """
 
     saga_id: str
@@ -52,6 +53,8 @@ class Location:
             return "undoing"
         match self.home:
             case None:
+                return "unknown"
+            case RunDescription(never_accepted=True):
                 return "unknown"
             case BulkMember():
                 return "in bulk" if self.home.open else "terminated"
@@ -81,6 +84,8 @@ class Location:
     def started_at(self) -> datetime | None:
         """When the saga was started, or continued in its newest run; None if nobody knows it."""
         match self.home:
+            case RunDescription(never_accepted=True):
+                return None
             case RunDescription():
                 return self.home.run.start_time
             case BulkMember():

@@ -80,20 +80,25 @@ class Locator:
             later = await self._beyond_temporal(saga_id, closed_at)
             if later.home is not None:
                 return later
-            if run is None:
-                # It may have left its bulk workflow since the first question.
-                if await describe_run(self.temporal, saga_id) is not None:
-                    return await self.locate(saga_id)
-                return Location(saga_id, None, await describe_saga_run(self.temporal, saga_id + UNDO_SUFFIX))
+            if run is None and await describe_run(self.temporal, saga_id) is not None:
+                return await self.locate(saga_id)  # it has left its bulk workflow since the first question
+            if run is None or run.never_accepted:
+                undo = await describe_saga_run(self.temporal, saga_id + UNDO_SUFFIX)
+                return Location(saga_id, run if undo is None else None, undo)
         undo = await self.undo_of(run.run) if state is not None and may_be_undone(state) else None
         return Location(saga_id, run, undo)
 
     async def locate_known(self, saga_id: str) -> Location:
         """Locate a saga that must exist: raises UsageError if it is unknown."""
         location = await self.locate(saga_id)
-        if location.kind == "unknown":
-            raise await self.unknown_saga(location.saga_id)
-        return location
+        if location.kind != "unknown":
+            return location
+        if location.run is not None:
+            raise UsageError(
+                f"there is no saga with the id {saga_id}: its start was refused, or ended before it was accepted",
+                help=saga_command("show", location.saga_id),
+            )
+        raise await self.unknown_saga(location.saga_id)
 
     async def unknown_saga(self, saga_id: str) -> UsageError:
         """The error for an id that nobody knows, or of which only databases of the project have traces."""

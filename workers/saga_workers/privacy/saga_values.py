@@ -12,7 +12,7 @@ from saga_activities.value_cipher import UnknownKey
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.machine_query import query_machine, read_machine, verifying_keys
-from saga_workers.temporal.run_history import first_input
+from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_runs import RunDescription, count_pollers
 from sagas.errors import RefusedError, SagaError
 from sagas.protocol.payloads import unpack_state
@@ -35,7 +35,7 @@ async def read_state(locator: Locator, location: Location) -> dict[str, Any] | N
 
 
 async def read_input(locator: Locator, location: Location) -> Any:
-    """The input of the saga from the first event of its history, which needs no worker; None if it cannot be read."""
+    """The input of the saga from the beginning of its history, which needs no worker; None if it cannot be read."""
     if location.run is None:
         return None
     try:

@@ -15,7 +15,7 @@ from saga_workers.ledger.run_ledger import SETTLE_TIME, RunLedger
 from saga_workers.location.locator import Locator
 from saga_workers.stuck.verdict import RUN_DELETED
 from saga_workers.temporal.machine_query import read_machine
-from saga_workers.temporal.run_history import first_input
+from saga_workers.temporal.saga_input import first_input
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import compress_state, input_digest
 from sagas.protocol.saga_view import UNVERIFIED, SagaView

@@ -89,7 +89,7 @@ class ScheduledStarts:
                 return None
             case "terminated":
                 return "TERMINATED"
-            case "ended" if location.run is not None:
+            case "ended" | "unknown" if location.run is not None:
                 return await state_of(self._locator, location.run.run)
             case "ended" if location.row is not None:
                 return location.row.view.state

@@ -67,7 +67,7 @@ class SignalDelivery:
         location = await locator.locate(saga_id)
         if location.member is not None and location.open_run is None:
             location = await leave_bulk_workflow(locator, location.member)
-        if location.home is None:
+        if location.kind == "unknown":
             raise SagaNotFound(f"there is no saga {saga_id}")
         if saga is not None and location.run is not None and location.run.run.workflow_type != saga:
             raise SignalRefused(f"{saga_id} is a saga {location.run.run.workflow_type}, not {saga}")

@@ -71,7 +71,7 @@ class BulkRowStarter(RowStarter):
         in_temporal = self.locator.within_temporal()
         locations = await asyncio.gather(*(in_temporal.locate(id) for id in claimed))
         for id, location in zip(claimed, locations, strict=True):
-            if location.home is None:
+            if location.kind == "unknown":
                 del sagas[id]  # the command that claimed it has not started it; now the bulk workflow does
         new: list[StartRow] = []
         waiting: list[str] = []

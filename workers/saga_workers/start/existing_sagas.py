@@ -8,14 +8,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from saga_activities.input_checks import INPUT_CHECKS
 from saga_activities.ledger.records import Claim, NewClaim, RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.start.start_requests import StartRequest, StartResult
-from saga_workers.temporal.run_history import first_input
+from saga_workers.temporal.saga_input import read_input
+from saga_workers.temporal.saga_runs import was_refused
+from saga_workers.temporal.temporal_runs import RunDescription
 from saga_workers.views.saga_view import read_view
+from sagas.definition.input_validation import validate_input
+from sagas.definition.model import Definition
 from sagas.errors import RefusedError
+from sagas.expressions.work_budget import TooComplex
 from sagas.protocol.payloads import input_digest
 from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN
 from sagas.text.shell import saga_command
@@ -84,13 +90,14 @@ class ClaimedId:
 
 
 class ExistingSagas:
-    """The sagas that may already have the id of a start of the saga ``name``."""
+    """The sagas that may already have the id of a start of the saga ``definition``."""
 
-    def __init__(self, locator: Locator, name: str) -> None:
+    def __init__(self, locator: Locator, definition: Definition) -> None:
         self._locator = locator
         self._in_temporal = locator.within_temporal()
         self._ledger = locator.ledger
-        self._name = name
+        self._definition = definition
+        self._name = definition.saga
 
     async def claim(self, saga_id: str, request: StartRequest, labels: Mapping[str, str] | None) -> ClaimedId | None:
         """Claim the id in the ledger, so that no bulk workflow runs it too. None if the ledger does not answer.
@@ -102,13 +109,17 @@ class ExistingSagas:
         try:
             claim = await self._ledger.claim_single(new, self._name, at)
         except LedgerUnavailable as error:
-            if (await self._in_temporal.locate(saga_id)).home is not None:
+            if not await self.is_free(saga_id):
                 return None
             raise LedgerUnavailable(
                 f"it is unknown whether {saga_id} has run before: {error.message}", help="start it again later"
             ) from error
         bulk = claim.held if claim.held is not None and claim.held.bulk_id is not None else None
         return ClaimedId(saga_id, at if claim.made else None, bulk, claim.row)
+
+    async def is_free(self, saga_id: str) -> bool:
+        """True if Temporal has no saga of the id: no run at all, or only closed ones that never became one."""
+        return (await self._in_temporal.locate(saga_id)).kind == "unknown"
 
     async def claim_deleted(self, saga_id: str, request: StartRequest) -> None:
         """Claim the id of a saga whose run, or whose bulk workflow, was deleted.
@@ -143,7 +154,7 @@ class ExistingSagas:
 
         ``past``: the run that only the ledger knows.
         """
-        if past is None and (await self._in_temporal.locate(saga_id)).home is None:
+        if past is None and await self.is_free(saga_id):
             return None
         view = await read_view(self._locator, saga_id) if past is None else past.view
         if view.is_unverified:
@@ -177,6 +188,10 @@ class ExistingSagas:
         if location.run is None:
             raise RefusedError(f"the existing run of {saga_id} has just been deleted; start it again")
         run = location.run.run
+        if was_refused(run):
+            raise RefusedError(
+                f"a start of {saga_id} has just been refused, and Temporal does not list its runs yet; start it again"
+            )
         if not run.running:
             await self.give_up(claim)
         state = None
@@ -189,7 +204,7 @@ class ExistingSagas:
             state = outcome.state
         # Another saga's input may not be readable; the name alone refuses it.
         is_same_saga = run.workflow_type == self._name
-        digest = input_digest(await first_input(self._locator.temporal, location.run)) if is_same_saga else None
+        digest = await self._digest(location.run) if is_same_saga else None
         self._require_same_start(saga_id, run.workflow_type, digest, input, state)
         if state is None:
             return StartResult(saga_id, run.run_id, False)
@@ -199,6 +214,17 @@ class ExistingSagas:
                 raise Unverified(saga_id)
             state = view.state
         return _ended(saga_id, state, StartResult(saga_id, run.run_id, False, completed=True))
+
+    async def _digest(self, run: RunDescription) -> str:
+        """The digest of the input of a run of this saga.
+
+        One that no worker has checked yet is completed as the worker will do it.
+        """
+        read = await read_input(self._locator.temporal, run)
+        if read.is_whole:
+            return input_digest(read.value)
+        value, _ = await INPUT_CHECKS.run(lambda: _validated(self._definition, read.value), caller=self._name)
+        return input_digest(value)
 
     def _require_same_start(
         self, saga_id: str, saga: str, digest: str | None, input: Any, state: str | None = None
@@ -214,6 +240,12 @@ class ExistingSagas:
         if digest in (None, input_digest(input)):
             return
         raise StartedWithOtherInput(saga_id, state)
+
+
+def _validated(definition: Definition, input: Any) -> tuple[Any, list[str]]:
+    with suppress(TooComplex):
+        return validate_input(definition, input)
+    return input, []
 
 
 def _ended(saga_id: str, state: str, completed: StartResult) -> StartResult:

@@ -72,7 +72,7 @@ class SagaStarter:
         attributes: tuple[str, ...] = (),
     ) -> None:
         self._locator = locator
-        self._existing = ExistingSagas(locator, definition.saga)
+        self._existing = ExistingSagas(locator, definition)
         self._temporal = locator.temporal
         self._definition = definition
         self._task_queue = task_queue
@@ -152,6 +152,12 @@ class SagaStarter:
         try:
             return await self._start_workflow(saga_id, request, headers, reuse, labels=labels)
         except WorkflowAlreadyStartedError:
+            if not await self._existing.is_free(saga_id):
+                return await self._existing.run_in_temporal(saga_id, request.input, claim)
+        reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+        try:
+            return await self._start_workflow(saga_id, request, headers, reuse, labels=labels)
+        except WorkflowAlreadyStartedError:  # it has been started meanwhile
             return await self._existing.run_in_temporal(saga_id, request.input, claim)
 
     async def resume(

@@ -22,7 +22,7 @@ from saga_workers.location.traces import (
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
 from saga_workers.stuck.verdict import OVER
-from saga_workers.temporal.run_history import first_input
+from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_runs import namespace_retention
 from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
@@ -87,6 +87,8 @@ async def start_again(
         attributes=await client.search_attributes(),
     )
     request = await starter.check(_input(saga_id, origin, input))
+    if input_digest(request.input) != origin.input_digest:
+        raise UsageError(f"{saga_id} was started with another input than this one")
     return await starter.resume(
         saga_id,
         request,
@@ -119,7 +121,7 @@ async def _refuse_ended(
 
 async def _refuse_forgotten(client: Client, location: Location, effects: Sequence[GuardedEffect]) -> None:
     """Raise RefusedError for a saga that nobody knows, if Temporal would have deleted its run after its end."""
-    if location.home is not None or not effects:
+    if location.kind != "unknown" or not effects:
         return
     newest = max(effect.created_at for effect in effects)
     if time.time() - newest < await namespace_retention(client.temporal):
@@ -166,13 +168,11 @@ def _definition(client: Client, saga_id: str, origin: Origin, given: Definition 
 
 
 def _input(saga_id: str, origin: Origin, given: Any) -> Any:
-    if given is ABSENT:
-        if not origin.has_input:
-            raise UsageError(
-                f"the guard has not kept the input of {saga_id}, because it is large or has x-sensitive values",
-                help=f"{saga_command('resume', saga_id)} --input @FILE",
-            )
-        return origin.input
-    if input_digest(given) != origin.input_digest:
-        raise UsageError(f"{saga_id} was started with another input than this one")
-    return given
+    if given is not ABSENT:
+        return given
+    if not origin.has_input:
+        raise UsageError(
+            f"the guard has not kept the input of {saga_id}, because it is large or has x-sensitive values",
+            help=f"{saga_command('resume', saga_id)} --input @FILE",
+        )
+    return origin.input

@@ -9,7 +9,7 @@ from typing import Literal
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.machine_query import read_definition
-from saga_workers.temporal.run_history import first_input
+from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
 from saga_workers.views.saga_view import read_view
 from sagas.definition.times import format_timestamp
@@ -94,10 +94,8 @@ def verdict_of(location: Location) -> Verdict | None:
         return None
     if undo is not None and not undo.run.ended_from_outside:
         return None  # it was undone or continued, and has ended
-    if location.home is None or (member is not None and member.bulk is None):
+    if location.kind == "unknown" or (member is not None and member.bulk is None):
         return "deleted"
-    if location.run is not None and location.run.never_accepted:
-        return "deleted"  # such a run is not that of the effects
     if row is not None:
         return "deleted" if undo is not None or row.view.state not in OVER else None
     if member is not None:

@@ -19,26 +19,11 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from saga_workers.temporal.temporal_runs import UNREADABLE, RunDescription, RunInfo, describe_run
-from sagas.protocol.payloads import DETACHED_HEADER, unpack_state
 
 _READ_TIMEOUT = timedelta(seconds=10)
 _RECENT_EVENTS = 5
 
 _Answer = TypeVar("_Answer")
-
-
-async def first_input(temporal: Temporal, described: RunDescription) -> Any:
-    """The saga's input: that of the first run of a chain that was continued as new; None if it had none.
-
-    A saga that has left a bulk workflow was started with its state, which contains it.
-    """
-    first_run = described.run.raw.first_run_id or described.run.run_id
-    started = await start_of_run(temporal, described.run.id, first_run)
-    if started is None:
-        return None
-    values = await temporal.data_converter.decode(started.input.payloads)
-    value = values[0] if values else None
-    return _input_of_state(value) if DETACHED_HEADER in started.header.fields else value
 
 
 async def start_of_run(temporal: Temporal, id: str, run_id: str) -> WorkflowExecutionStartedEventAttributes | None:
@@ -61,13 +46,6 @@ async def describe_bulk(temporal: Temporal, id: str) -> RunDescription | None:
     if started is None or started.original_execution_run_id == described.run.run_id:
         return described
     return await describe_run(temporal, id, started.original_execution_run_id) or described
-
-
-def _input_of_state(value: Any) -> Any:
-    try:
-        return unpack_state(value["machine"])["input"]
-    except (KeyError, TypeError, ValueError):
-        return value  # any client may send the header
 
 
 async def readable_events(temporal: Temporal, run: RunInfo) -> AsyncIterator[HistoryEvent]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 from temporalio.api.enums.v1 import ContinueAsNewInitiator, EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 
+from saga_activities.concurrency import Backoff
 from saga_workers.temporal.claimed_states import visible_state
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
@@ -16,6 +20,9 @@ from sagas.protocol.payloads import LOAD_ACTIVITY, OUTCOME_MEMO, VERIFY_ACTIVITY
 
 _START_CHECKS = (LOAD_ACTIVITY, VERIFY_ACTIVITY, TAKE_ACTIVITY)
 """The activities that decide whether a run may start."""
+
+_VISIBILITY_LAG = 5.0
+"""Seconds in which the visibility store gets a run, unless something is wrong with it."""
 
 
 def was_refused(run: RunInfo) -> bool:
@@ -32,20 +39,29 @@ async def describe_saga_run(temporal: Temporal, id: str) -> RunDescription | Non
     """The newest run of an id that has become a saga; if none has, the newest one, marked as ``never_accepted``. None
     if Temporal knows none.
 
-    Such a run changes nothing, so the run before it tells how the saga has ended.
+    Such a run changes nothing, so the run before it tells how the saga has ended. The visibility store, which lists the
+    runs before it, lags behind: without the newest it may lack others. If it does not get it in time, the newest is
+    returned without the mark, and keeps its id.
     """
     newest = await describe_run(temporal, id)
     if newest is None or not await was_never_accepted(temporal, newest.run):
         return newest
-    async for run in list_runs(temporal, keyword_condition("WorkflowId", id)):
-        if run.id != id or was_refused(run) or run.status is WorkflowExecutionStatus.CONTINUED_AS_NEW:
-            continue
-        described = await describe_run(temporal, id, run.run_id)
-        if described is None:  # the visibility store lags behind
-            continue
-        if not await was_never_accepted(temporal, described.run):
-            return described
-    return newest.as_never_accepted()
+    deadline = time.monotonic() + _VISIBILITY_LAG
+    for delay in Backoff(0.05, 0.5):
+        listed = False
+        async for run in list_runs(temporal, keyword_condition("WorkflowId", id)):
+            listed = listed or run.run_id == newest.run.run_id
+            if run.id != id or was_refused(run) or run.status is WorkflowExecutionStatus.CONTINUED_AS_NEW:
+                continue
+            described = await describe_run(temporal, id, run.run_id)
+            if described is not None and not await was_never_accepted(temporal, described.run):
+                return described
+        if listed:
+            return newest.as_never_accepted()
+        if time.monotonic() >= deadline:
+            break
+        await asyncio.sleep(delay)
+    return newest
 
 
 async def _was_accepted(temporal: Temporal, run: RunInfo) -> bool:

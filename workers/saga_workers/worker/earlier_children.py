@@ -32,7 +32,7 @@ async def look_up_earlier_child(
 ) -> dict[str, Any]:
     """Return the ``state`` of the nested saga ``id``, or of its undo, if the id is that of one: RUNNING, or its end
     with its ``view``. TERMINATED: it can be continued; GONE: there is no run that has ended by itself; UNSIGNED: the
-    project has not signed the end; FOREIGN: the saga ``parent`` has not started it.
+    project has not signed the end; FOREIGN: the saga ``parent`` has not started it; FREE: nor has it become a saga.
 
     ``undone``: it is to be undone, so of one that is GONE also ``why`` it cannot be started again for that, or None.
 
@@ -42,6 +42,8 @@ async def look_up_earlier_child(
     child = location.run
     if child is not None and child.run.parent_id not in (parent, parent + UNDO_SUFFIX):
         # Temporal itself writes the parent of a run.
+        if location.kind == "unknown" and not undone:
+            return {"state": "FREE"}
         return {"state": "FOREIGN"} if child.run.running else {"state": "UNSIGNED"}
     if id.endswith(UNDO_SUFFIX):
         return await _undo(locator, location)

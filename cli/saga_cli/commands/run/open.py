@@ -22,7 +22,7 @@ def open_saga(saga_id: Annotated[str, typer.Argument(help="the saga's id")]) -> 
     from saga_workers.views.run_facts import web_ui_link
 
     async def find(locator: Locator, settings: Settings) -> str | None:
-        location = await locator.locate_known(saga_id)
+        location = await locator.locate(saga_id)
         run = location.run if location.member is None else location.member.bulk
         if run is None:
             raise await locator.unknown_saga(saga_id)

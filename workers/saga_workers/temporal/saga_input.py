@@ -1,0 +1,102 @@
+"""Reads the input of a saga from the history of its run, as the saga has it: with the defaults of its schema.
+
+A client of the project sends the whole input. Any other client may leave out what has a default; then the worker that
+has checked the start has recorded the input that the saga goes on with. Every digest of an input is that of the whole.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client as Temporal
+
+from saga_workers.temporal.temporal_runs import RunDescription
+from sagas.protocol.payloads import DEFINITION_HEADER, DETACHED_HEADER, LOAD_ACTIVITY, VERIFY_ACTIVITY, unpack_state
+
+_FIRST_EVENTS = 40
+"""Events of a history among which the check of its start is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SagaInput:
+    """An input. ``is_whole`` is False if it was sent by another client, and no worker has checked it yet."""
+
+    value: Any
+    is_whole: bool = True
+
+
+async def first_input(temporal: Temporal, described: RunDescription) -> Any:
+    """The input of a saga, as :func:`read_input` reads it."""
+    return (await read_input(temporal, described)).value
+
+
+async def read_input(temporal: Temporal, described: RunDescription) -> SagaInput:
+    """The saga's input: that of the first run of a chain that was continued as new; None if it had none, or if the
+    history is deleted.
+
+    A saga that has left a bulk workflow was started with its state, which contains it.
+    """
+    id, first_run = described.run.id, described.run.raw.first_run_id or described.run.run_id
+    start = _Start()
+    events = temporal.get_workflow_handle(id, run_id=first_run).fetch_history_events(page_size=_FIRST_EVENTS)
+    async for event in events:
+        start.add(event)
+        if event.event_id >= _FIRST_EVENTS or start.is_over:
+            break
+    if start.attributes is None:
+        return SagaInput(None)
+    convert, headers = temporal.data_converter.decode, start.attributes.header.fields
+    values = await convert(start.attributes.input.payloads)
+    value = values[0] if values else None
+    if DETACHED_HEADER in headers:
+        return SagaInput(_input_of_state(value))
+    if start.answer is None:
+        return SagaInput(value, is_whole=DEFINITION_HEADER in headers)
+    [answer] = await convert([start.answer]) or [None]
+    with suppress(KeyError, TypeError, AttributeError):  # another worker has answered in its own words
+        return SagaInput(answer["input"] if start.was_loaded else answer.get("completed", {}).get(id, value))
+    return SagaInput(value)
+
+
+class _Start:
+    """The first events of a run. ``answer``: the last one of a worker that was asked whether the saga may start."""
+
+    def __init__(self) -> None:
+        self.attributes: Any = None
+        self.answer: Any = None
+        self.was_loaded = False
+        self._tasks = 0
+        self._checks: dict[int, str] = {}
+
+    @property
+    def is_over(self) -> bool:
+        """True if the start needed no check."""
+        return self._tasks > 1 and not self._checks
+
+    def add(self, event: HistoryEvent) -> None:
+        match event.event_type:
+            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+                self.attributes = event.workflow_execution_started_event_attributes
+            case EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED:
+                self._tasks += 1
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+                name = event.activity_task_scheduled_event_attributes.activity_type.name
+                if name in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
+                    self._checks[event.event_id] = name
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+                completed = event.activity_task_completed_event_attributes
+                if (name := self._checks.get(completed.scheduled_event_id)) is not None and completed.result.payloads:
+                    self.answer, self.was_loaded = completed.result.payloads[0], name == LOAD_ACTIVITY
+            case _:
+                pass
+
+
+def _input_of_state(value: Any) -> Any:
+    try:
+        return unpack_state(value["machine"])["input"]
+    except (KeyError, TypeError, ValueError):
+        return value  # any client may send the header
