@@ -122,6 +122,11 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
             return CancelResult(answer, "it is already being undone")
         case "past the point of no return":
             raise RefusedError(f"{saga_id} is past the point of no return", help=saga_command("show", saga_id))
+        case "point of no return unknown":
+            raise RefusedError(
+                f"nobody knows whether {saga_id} is past the point of no return, because an earlier run of it is lost",
+                help=saga_command("show", saga_id),
+            )
     raise RefusedError(f"{saga_id} cannot be cancelled: it is {answer}", help=saga_command("show", saga_id))
 
 

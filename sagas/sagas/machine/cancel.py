@@ -11,13 +11,17 @@ from sagas.machine.locking import locks
 from sagas.machine.state import SagaRun
 from sagas.protocol.messages import CancelRequested
 
-CancelResponse = Literal["accepted", "recorded", "already", "past the point of no return", "finished"]
+CancelResponse = Literal[
+    "accepted", "recorded", "already", "past the point of no return", "point of no return unknown", "finished"
+]
 
 
 def cancel_response(run: SagaRun) -> CancelResponse:
     """The response to a cancel request received now (rule 6)."""
     if run.finished:
         return "finished"
+    if run.earlier.commit_is_unknown:
+        return "point of no return unknown"
     if run.is_irrevocable or (run.started_at is None and run.plan.forward_only and run.definition.locks is None):
         return "past the point of no return"
     if (run.phase == "backward" and run.savepoint is None) or run.cancel_requested:

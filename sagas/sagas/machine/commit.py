@@ -74,7 +74,7 @@ def reach_commit_point(run: SagaRun) -> None:
     """Pass the point of no return: cancel the deadline and start the confirms."""
     run.phase, run.state = "committed", "COMMITTED"
     run.committed_at = run.now
-    run.earlier.pivot_in_place = False
+    run.earlier.pivot_in_place = run.earlier.commit_is_unknown = False
     run.cancel_timer("deadline")
     run.deadline_at = None
     run.pending_cause = None

@@ -13,7 +13,8 @@ class EarlierRuns:
 
     ``exist``: there may be one that has made the calls of this run. ``generations``: the least generation of an entry,
     by entry id, where one of them got further; an entry that has left traces is there also with 1. ``pivot_in_place``:
-    the pivot was done, and this run has not come to it again.
+    the saga is past its commit point, to which this run has not come again, so that nothing may be undone;
+    ``commit_is_unknown``: nobody knows whether it is. ``told_committed``: what an operator says of that.
 
     Two sources tell of effects ahead of this run, in steps to which it has not come. ``records`` has the steps of the
     earlier runs whose state is known, as in a snapshot. If the state of one is lost (``state_is_lost``), guards and
@@ -27,6 +28,8 @@ class EarlierRuns:
     exist: bool = False
     generations: dict[str, int] = field(default_factory=dict[str, int])
     pivot_in_place: bool = False
+    commit_is_unknown: bool = False
+    told_committed: bool | None = None
     state_is_lost: bool = False
     records: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     children: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])

@@ -95,18 +95,21 @@ class Machine:
         plan: ExecutionPlan | None = None,
         undo_scope: str = "",
         repeats: bool = False,
+        told_committed: bool | None = None,
     ) -> None:
         """``generations``: those of single entries, by entry id, where an earlier run of the saga got further.
 
         ``plan`` is the execution plan of ``definition``, if the caller already has it; machines may share it.
 
         ``undo_scope``: see :class:`sagas.protocol.messages.StartSaga`. ``repeats``: an earlier run of the saga, of
-        which nobody has the state, may have made its calls.
+        which nobody has the state, may have made its calls. ``told_committed``: an operator says whether that was past
+        its commit point.
         """
         self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan, undo_scope)
         self._run.earlier.generations = dict(generations or {})
         self._run.earlier.exist = repeats
         self._run.earlier.state_is_lost = repeats
+        self._run.earlier.told_committed = told_committed
 
     # --- state -------------------------------------------------------------------------------------------------
 
@@ -146,6 +149,16 @@ class Machine:
     def generation(self) -> int:
         """The generation of the saga itself: how often a saga with its id was started."""
         return self._run.generation
+
+    @property
+    def earlier_state_is_lost(self) -> bool:
+        """True if nobody has the state of an earlier run of the saga."""
+        return self._run.earlier.state_is_lost
+
+    @property
+    def told_committed(self) -> bool | None:
+        """An operator's word on whether an earlier run without a state was past its commit point; None without one."""
+        return self._run.earlier.told_committed
 
     @property
     def highest_generation(self) -> int:

@@ -48,7 +48,7 @@ def build_view(run: SagaRun, *, reveal: bool = False) -> SagaView:
         digest=run.definition.digest,
         generation=run.generation,
         state=run.state,
-        phase=run.phase,
+        phase="committed" if run.is_irrevocable and not run.earlier.commit_is_unknown else run.phase,
         reason=None if run.reason is None else ReasonView.from_json(run.reason),
         input=run.input if reveal else masked(run.definition.input, run.input),
         output=None if run.phase == "backward" else run.output,

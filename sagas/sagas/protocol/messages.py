@@ -161,8 +161,9 @@ class RunWasReset:
 
     ``generations``: the highest generation that an entry has reached, by entry id; 1 where it is missing. Never
     missing are the last item of a `for_each` that a guard knows, and a nested saga that has left traces.
-    ``pivot_done``: the saga is past its commit point, and its effects are in place. ``records`` are the steps as the
-    runs before the reset have left them, in the form of a snapshot, and ``children`` their nested sagas, by entry id.
+    ``commit_point``: whether the saga is past it, with its effects in place, or nobody knows. ``records`` are the steps
+    as the runs before the reset have left them, in the form of a snapshot, and ``children`` their nested sagas, by
+    entry id.
     ``state_is_lost``: one of these runs is deleted, so that nobody knows what it had begun. ``in_guards``: the entries
     that a guard has recorded, each with the generation of its open effect, or 0. ``residue``, ``operator`` and
     ``reason``: those of the runs before.
@@ -170,7 +171,7 @@ class RunWasReset:
 
     at: float
     generations: Mapping[str, int]
-    pivot_done: bool
+    commit_point: Literal["past", "before", "unknown"] = "before"
     records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     children: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     state_is_lost: bool = False

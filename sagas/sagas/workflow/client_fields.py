@@ -60,6 +60,13 @@ def optional_text(value: Any) -> str | None:
     return None if value is None else text(value)
 
 
+def optional_flag(value: Any) -> bool | None:
+    """The value. Raises TypeError if it is neither None nor a truth value."""
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(type(value).__name__)
+    return value
+
+
 def number(value: Any, least: float, most: float) -> float:
     """The value as a float. Raises TypeError or ValueError if it is not a number from ``least`` to ``most``."""
     if isinstance(value, bool):

@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalio import workflow
 
-from sagas.definition.analysis.step_graph import ExecutionPlan
+from sagas.definition.analysis.commit_evidence import commit_evidence
 from sagas.definition.model import is_nested
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, RunWasReset
@@ -71,13 +71,11 @@ class RunReset:
         self._asked = seed = workflow.random_seed()
         info = workflow.info()
         saga_id = info.workflow_id.removesuffix(UNDO_SUFFIX)
-        after_pivot = ExecutionPlan(machine.definition).after_pivot
-        steps = machine.definition.steps
-        decisive = [step.id for step in steps if step.pivot or step.kind == "retriable" or step.id in after_pivot]
-        nested = [step.id for step in steps if is_nested(step)]
+        nested = [step.id for step in machine.definition.steps if is_nested(step)]
         since = info.workflow_start_time.timestamp() if machine.started_at is None else machine.started_at
-        about = {"saga_id": saga_id, "generation": machine.generation, "decisive": decisive}
-        about |= {"nested": nested, "since": since}
+        about = {"saga_id": saga_id, "generation": machine.generation, "nested": nested, "since": since}
+        about |= {"evidence": commit_evidence(machine.definition).to_json(), "is_lost": machine.earlier_state_is_lost}
+        about |= {"committed": machine.told_committed}
         self._tasks.start(_TASK, self._look_up(about, seed))
 
     async def _look_up(self, about: Mapping[str, Any], seed: int) -> None:
@@ -92,7 +90,7 @@ class RunReset:
         was_reset = RunWasReset(
             at=now,
             generations=answer["generations"],
-            pivot_done=answer["pivot_done"],
+            commit_point=answer["commit_point"],
             records=left["records"],
             children=left["children"],
             state_is_lost=answer["state_is_lost"],

@@ -44,7 +44,15 @@ from sagas.protocol.payloads import (
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, MAX_STATE_CHARACTERS, size_problem
 from sagas.text.exact_json import decode_json
 from sagas.text.json_values import parse_json
-from sagas.workflow.client_fields import LAST_SECOND, number, optional_text, read_client_value, text, whole_number
+from sagas.workflow.client_fields import (
+    LAST_SECOND,
+    number,
+    optional_flag,
+    optional_text,
+    read_client_value,
+    text,
+    whole_number,
+)
 from sagas.workflow.client_messages import who_and_reason
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
@@ -127,6 +135,7 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
         parent=info.parent.workflow_id if info.parent else None,
         undo_scope=_undo_scope_in_memo() if info.parent else "",
         repeats=repeats,
+        told_committed=resumed.committed,
     )
     if resumed.who is not None:
         machine.note_pause("resume", workflow.time(), resumed.who, resumed.reason)
@@ -218,13 +227,15 @@ def _generation(value: Any) -> int:
 @dataclass(frozen=True, slots=True)
 class _Resumption:
     """How `saga resume` starts a saga again. ``began_at``: when the saga was first started. ``generations``: the least
-    ones of its entries. ``who`` is None if the saga is started for the first time.
+    ones of its entries. ``who`` is None if the saga is started for the first time. ``committed``: what that person says
+    of its commit point.
     """
 
     began_at: float | None = None
     generations: Mapping[str, int] = field(default_factory=dict)
     who: str | None = None
     reason: str = ""
+    committed: bool | None = None
 
 
 def _resumed_in_header() -> _Resumption:
@@ -237,7 +248,8 @@ def _resumed_in_header() -> _Resumption:
 def _resumption(value: Any) -> _Resumption:
     generations = {entry: _generation(generation) for entry, generation in value["generations"].items()}
     who, reason = who_and_reason(value)
-    return _Resumption(number(value["started_at"], 0, LAST_SECOND), generations, who or "unknown", reason or "")
+    began_at, committed = number(value["started_at"], 0, LAST_SECOND), optional_flag(value.get("committed"))
+    return _Resumption(began_at, generations, who or "unknown", reason or "", committed)
 
 
 @dataclass(frozen=True, slots=True)

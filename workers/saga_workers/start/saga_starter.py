@@ -168,15 +168,19 @@ class SagaStarter:
         generations: Mapping[str, int],
         *,
         decision: Mapping[str, str],
+        committed: bool | None = None,
         replaces: bool,
     ) -> StartResult:
         """Start a saga again whose run was deleted, at the generations that its entries had.
 
-        ``decision``: ``who`` does it, and the ``reason``. ``replaces``: end the open run of the id, which was started
+        ``decision``: ``who`` does it, and the ``reason``. ``committed``: what that person says of its commit point,
+        which counts if nothing else tells. ``replaces``: end the open run of the id, which was started
         with another input. Raises RefusedError if a run of it has just been started.
         """
         await self._existing.claim_deleted(saga_id, request)
         resumed = {"started_at": origin.started_at, "generations": dict(generations), **decision}
+        if committed is not None:
+            resumed["committed"] = committed
         headers: dict[str, Any] = {RESUMED_HEADER: resumed}
         if origin.generation > 1:
             headers[GENERATION_HEADER] = origin.generation

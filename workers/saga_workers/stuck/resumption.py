@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from saga_workers.client import Client
+from saga_workers.location.commit_point import CommitTraces, find_commit_point
 from saga_workers.location.location import Location
 from saga_workers.location.parent_command import parent_command
 from saga_workers.location.traces import (
@@ -25,12 +26,14 @@ from saga_workers.stuck.verdict import OVER
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_runs import namespace_retention
 from saga_workers.views.saga_view import read_view
+from sagas.definition.analysis.commit_evidence import commit_evidence
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.origin import Origin, same_start
 from sagas.protocol.payloads import input_digest
 from sagas.protocol.saga_view import FINAL_STATES
 from sagas.text.shell import saga_command
+from sagas.text.shortening import join_names
 
 ABSENT: Any = object()
 """No input was given."""
@@ -44,6 +47,7 @@ async def start_again(
     input: Any = ABSENT,
     undone: Collection[str] = (),
     not_ended: bool = False,
+    committed: bool | None = None,
     who: str | None = None,
     reason: str = "",
 ) -> StartResult:
@@ -52,9 +56,10 @@ async def start_again(
 
     ``undone``: entries of which a person knows that their undo in another database or service has happened.
     ``not_ended``: a person knows that the saga had not ended, although its effects are older than closed runs get.
+    ``committed``: a person knows whether it was past its commit point; needed if nothing else tells.
 
-    Raises RefusedError if it has ended, may have ended, or can be continued otherwise; UsageError if nobody knows it,
-    or what it was started with.
+    Raises RefusedError if it has ended, may have ended or be past its commit point, or can be continued otherwise;
+    UsageError if nobody knows it, or what it was started with.
     """
     saga_id = location.saga_id
     effects = await guarded_effects(client.project.settings, saga_id)
@@ -78,9 +83,13 @@ async def start_again(
             f"{saga_id} is nested in {origin.parent}, which starts it again",
             help=parent_command(saga_id, await client.locator.locate(origin.parent)),
         )
+    started_with = _definition(client, saga_id, origin, definition)
+    await _refuse_unknown_commit(
+        client, CommitTraces(saga_id, origin.generation, commit_evidence(started_with), effects), committed
+    )
     starter = SagaStarter(
         client.locator,
-        _definition(client, saga_id, origin, definition),
+        started_with,
         task_queue=client.project.settings.temporal.task_queue,
         keys=client.project.settings.signing_keys(create=True),
         variables=origin.variables,
@@ -95,6 +104,7 @@ async def start_again(
         origin,
         highest_generations(effects),
         decision={"who": who or client.temporal.identity, "reason": reason},
+        committed=committed,
         replaces=location.open_run is not None,
     )
 
@@ -154,6 +164,26 @@ def _refuse_unknown_undos(saga_id: str, effects: Sequence[GuardedEffect], undone
         problem = undecided_undo(saga_id, [effect], undone)
         if problem is not None:
             raise RefusedError(problem, help=f"then {saga_command('resume', saga_id, undone=effect.entry)}")
+
+
+async def _refuse_unknown_commit(client: Client, traces: CommitTraces, committed: bool | None) -> None:
+    """Raise RefusedError if a new run might undo what is confirmed, because only a person can know whether it is."""
+    point = await find_commit_point(client.locator.ledger, traces)
+    if point == "past" and committed is False:
+        raise RefusedError(
+            f"{traces.saga_id} is past its point of no return, as a guard or the ledger tells, so it only goes forward",
+            help=saga_command("resume", traces.saga_id),
+        )
+    if point != "unknown" or committed is not None:
+        return
+    id = traces.saga_id
+    keys = join_names([f"{id}/{step}/confirm" for step in traces.evidence.untold], 5)
+    raise RefusedError(
+        f"nobody knows whether {id} was past its point of no return: only its participants can tell whether they have "
+        f"confirmed anything; look there for {keys}",
+        help=f"{saga_command('resume', id, committed=True)}    if one has, so that nothing is undone\n"
+        f"{saga_command('resume', id, not_committed=True)}    if none has",
+    )
 
 
 def _definition(client: Client, saga_id: str, origin: Origin, given: Definition | None) -> Definition:

@@ -15,6 +15,7 @@ from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus, WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.location.commit_point import CommitTraces, find_commit_point
 from saga_workers.location.done_commands import done_commands
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import GuardedEffect, guarded_effects, highest_generations, last_items
@@ -24,6 +25,7 @@ from saga_workers.temporal.saga_runs import describe_saga_run
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.worker.nested_traces import nested_traces
+from sagas.definition.analysis.commit_evidence import CommitEvidence
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.earlier.known_steps import LeftState, joined_records
 from sagas.protocol.payloads import UNDO_SUFFIX, pack_state, unpack_state
@@ -48,10 +50,10 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
 
     ``undone``: it was compensated, or is being compensated, by a run of its own or by that of its undo;
     ``generations``: the highest of each entry, where it is not the first, and those of the last item of each `for_each`
-    and of each nested saga that has left traces; ``pivot_done``: it is past its commit point, and the effects are in
-    place; ``left``: the steps and nested sagas of the runs before, packed, with the residue, the decisions of operators
-    and the reason of a rollback; ``state_is_lost``: there was one whose state nobody has; ``in_guards``: see
-    :class:`sagas.protocol.messages.RunWasReset`; ``started_at``: when the saga was started, if a guard knows.
+    and of each nested saga that has left traces; ``left``: the steps and nested sagas of the runs before, packed, with
+    the residue, the decisions of operators and the reason of a rollback; ``state_is_lost``: there was one whose state
+    nobody has; ``commit_point`` and ``in_guards``: see :class:`sagas.protocol.messages.RunWasReset`; ``started_at``:
+    when the saga was started, if a guard knows.
 
     Raises SagaError for a guard that cannot be read, and for a run that does not answer.
     """
@@ -77,17 +79,26 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         generations[trace.entry] = max(trace.generation, generations.get(trace.entry, 1))
         if trace.child is not None:
             children.setdefault(trace.entry, trace.child)
-    done = [effect.entry for effect in effects if effect.open]
-    done += [command.step for command in await done_commands(settings, [saga_id])]
-    done += [trace.entry for trace in nested if trace.state == "COMPLETED"]
-    is_decided = any(entry.partition("#")[0] in about["decisive"] for entry in done)
-    is_committed = any(effect.confirmed for effect in effects) or any(state.committed for state in states)
+    traces = CommitTraces(
+        saga_id,
+        generation,
+        CommitEvidence.from_json(about["evidence"]),
+        effects,
+        done=[
+            *(command.step for command in await done_commands(settings, [saga_id])),
+            *(trace.entry for trace in nested if trace.state == "COMPLETED"),
+        ],
+        is_committed=any(state.committed for state in states),
+        is_undone=undone,
+        is_lost=None in packed or about["is_lost"],
+        told=about["committed"],
+    )
     origins = [effect.origin.started_at for effect in effects if effect.origin is not None]
     return {
         "started_at": min(origins, default=None),
         "undone": undone,
         "generations": generations,
-        "pivot_done": is_decided or (is_committed and not undone),
+        "commit_point": await find_commit_point(locator.ledger, traces),
         "state_is_lost": None in packed and not undone_elsewhere,
         # What another run has undone, or is undoing, is not undone by this one.
         "in_guards": {} if undone_elsewhere else _in_guards(effects),

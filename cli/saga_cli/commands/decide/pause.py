@@ -96,6 +96,14 @@ def resume(
     not_ended: Annotated[
         bool, typer.Option("--not-ended", help="it had not ended, although its run was deleted long ago")
     ] = False,
+    committed: Annotated[
+        bool | None,
+        typer.Option(
+            "--committed/--not-committed",
+            help="whether it was past its point of no return, because a participant was asked to confirm",
+            show_default=False,
+        ),
+    ] = None,
     as_: Operator = None,
     yes: Yes = False,
 ) -> int:
@@ -112,20 +120,21 @@ def resume(
 
     With --saga or --connection the pause of all sagas of a name, or of a connection, ends; saga doctor lists them.
     """
+    has_facts = definition is not None or input is not None or bool(undone) or not_ended or committed is not None
     if is_standing(saga_id, where, saga, connection, "saga resume --help"):
-        if definition is not None or input is not None or undone or not_ended:
-            raise UsageError("--definition, --input, --undone and --not-ended need the id of one saga")
+        if has_facts:
+            raise UsageError(_NEEDS_ID)
         return end_standing_pause(saga, connection)
     if where is not None:
-        if definition is not None or input is not None or undone or not_ended:
-            raise UsageError("--definition, --input, --undone and --not-ended need the id of one saga")
+        if has_facts:
+            raise UsageError(_NEEDS_ID)
         by = operator_name(as_)
         request = SagaRequest(
             "resumes the paused ones of", lambda locator, id: _resume(locator, id, reason, by), nested=True
         )
         return ask_running_sagas(request, where, yes=yes)
     assert saga_id is not None
-    return _resume_one(saga_id, reason, definition, input, undone or (), not_ended, as_)
+    return _resume_one(saga_id, reason, definition, input, undone or (), not_ended, committed, as_)
 
 
 async def _resume(locator: Locator, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
@@ -147,6 +156,7 @@ def _resume_one(
     input: str | None,
     undone: Sequence[str],
     not_ended: bool,
+    committed: bool | None,
     as_: str | None,
 ) -> int:
     import asyncio
@@ -186,6 +196,7 @@ def _resume_one(
                 input=value,
                 undone=undone,
                 not_ended=not_ended,
+                committed=committed,
                 who=who,
                 reason=reason,
             )
@@ -203,3 +214,5 @@ def _in_words(document: dict[str, Any]) -> str:
 
 
 _IN_FLIGHT = ("RUNNING", "COMPENSATING", "CONFIRMING")
+
+_NEEDS_ID = "--definition, --input, --undone, --not-ended and --committed need the id of one saga"

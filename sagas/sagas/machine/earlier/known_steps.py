@@ -102,7 +102,8 @@ class LeftState:
     def of(snapshot: Mapping[str, Any]) -> LeftState:
         run = load_run(snapshot)
         goes_backward = run.phase == "backward" and run.savepoint is None
-        is_past = run.committed and not goes_backward
+        was_past = run.earlier.pivot_in_place and not run.earlier.commit_is_unknown
+        is_past = (run.committed or was_past) and not goes_backward
         run.phase = "backward"  # what is in flight ends as at the start of a rollback
         entries = [entry for record in run.steps.values() for entry in record.entries]
         generations = dict(run.earlier.generations)

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from sagas.machine.earlier import known_steps
 from sagas.machine.earlier.doubts import doubt_open_calls
+from sagas.machine.failure_reasons import failure_message
 from sagas.machine.state import Entry, OperationState, SagaRun
 from sagas.protocol.messages import RunWasReset
 
-PIVOT_IN_PLACE = "the saga was past its point of no return before this run, so nothing is undone: "
-"""Begins the reason for which an operation is parked instead."""
+
+def park_instead(run: SagaRun, entry: Entry) -> None:
+    """Park an entry that has failed, because the saga was, or may have been, past its commit point before this run."""
+    was = "nobody knows whether the saga was" if run.earlier.commit_is_unknown else "the saga was"
+    message = failure_message(entry, "do")
+    run.park(entry, "do", f"{was} past its point of no return before this run, so nothing is undone: {message}")
 
 
 def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
@@ -41,8 +46,8 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
             if is_behind(run, entry) and (flight is None or flight.kind == "timer"):
                 catch_up(run, entry)
                 known_steps.correct_result(run, entry)
-    if event.pivot_done and not run.committed:
-        earlier.pivot_in_place = True
+    if event.commit_point != "before" and not run.committed:
+        earlier.pivot_in_place, earlier.commit_is_unknown = True, event.commit_point == "unknown"
         run.cancel_timer("deadline")
         run.deadline_at = None
 

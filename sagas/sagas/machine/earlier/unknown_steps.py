@@ -17,12 +17,11 @@ from sagas.definition.model import StepDefinition, has_effect, is_nested
 from sagas.expressions import compile_expression
 from sagas.machine.earlier.doubts import doubt
 from sagas.machine.earlier.effects import item_numbers, recorded_entries
-from sagas.machine.earlier.resets import PIVOT_IN_PLACE
+from sagas.machine.earlier.resets import park_instead
 from sagas.machine.entry_ends import leave_to_rollback, register_operations
 from sagas.machine.expressions import expression_fields
 from sagas.machine.expressions.context import publish_result
 from sagas.machine.expressions.evaluation import DefinitionError
-from sagas.machine.failure_reasons import failure_message
 from sagas.machine.internal_events import LookUpEffect, LookupVerdict
 from sagas.machine.state import Entry, SagaRun, StepRecord
 
@@ -96,7 +95,7 @@ def pivot_is_done(run: SagaRun) -> None:
     for id in run.pending_entries:
         entry = run.entry(id)
         if entry is not None:
-            run.park(entry, "do", PIVOT_IN_PLACE + failure_message(entry, "do"))
+            park_instead(run, entry)
     run.pending_entries = []
     for record in list(run.steps.values()):
         if record.entries and all(entry.ahead for entry in record.entries):

@@ -17,7 +17,7 @@ from sagas.machine import (
 from sagas.machine.compensations import current_alternate, is_always_undone
 from sagas.machine.earlier import known_steps, unknown_steps
 from sagas.machine.earlier.doubts import believed_promises, count_earlier_run
-from sagas.machine.earlier.resets import PIVOT_IN_PLACE
+from sagas.machine.earlier.resets import park_instead
 from sagas.machine.entry_ends import leave_to_rollback, mark_nothing_to_undo
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
@@ -38,7 +38,7 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None
     """Start a rollback. While the pivot is undecided the request is only recorded (rule 5)."""
     if run.earlier.pivot_in_place:
         if entry is not None:
-            run.park(entry, "do", PIVOT_IN_PLACE + failure_reasons.failure_message(entry, "do"))
+            park_instead(run, entry)
         return
     if run.phase == "backward" and run.savepoint is not None and cause.get("step") is None:
         savepoints.give_up(run)
@@ -71,7 +71,7 @@ def _start_after_search(run: SagaRun) -> None:
 def continue_after_pivot_failure(run: SagaRun, entry: Entry, cause: Mapping[str, Any]) -> None:
     """The pivot will never happen: start the rollback with the first recorded cause."""
     if run.earlier.pivot_in_place:
-        run.park(entry, "do", PIVOT_IN_PLACE + failure_reasons.failure_message(entry, "do"))
+        park_instead(run, entry)
         return
     entry.ended_at = entry.ended_at or run.now
     if entry.state in ("RUNNING", "PARKED"):

@@ -15,7 +15,7 @@ PAYS = saga(step("hold"), step("pay", kind="pivot"))
 
 
 def reset(driver: MachineDriver, *, pivot_done: bool = True, **generations: int) -> MachineDriver:
-    return driver.feed(RunWasReset(driver.now, generations, pivot_done))
+    return driver.feed(RunWasReset(driver.now, generations, "past" if pivot_done else "before"))
 
 
 def test_a_pivot_that_is_behind_goes_on_with_its_highest_generation() -> None:
@@ -136,7 +136,8 @@ def test_a_run_that_was_reset_to_its_first_task_learns_of_it_before_it_begins(re
 def reset_from(driver: MachineDriver, earlier: MachineDriver) -> MachineDriver:
     """The machine learns what the run before has left."""
     left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
-    event = RunWasReset(driver.now, left.generations, left.committed, left.records, left.children)
+    commit_point = "past" if left.committed else "before"
+    event = RunWasReset(driver.now, left.generations, commit_point, left.records, left.children)
     driver.feed(event)
     if left.goes_backward:
         driver.feed(CancelRequested(driver.now, kind="terminated", message="undone before"))

@@ -111,7 +111,7 @@ def test_the_items_of_a_step_ahead_are_looked_up_and_undone_from_the_last() -> N
 def test_items_that_only_the_guard_knows_are_undone() -> None:
     each = step("b", for_each="${{ steps.go.result.list }}", compensate=undo(op("un.b", {}, on="shop")))
     driver = MachineDriver(saga(step("a"), WAIT, each), answers={"b#0~seal": "done", "b#1~seal": "done"}, repeats=True)
-    driver.feed(RunWasReset(driver.now, {"b#1": 1}, False)).run(until=0.0).cancel().run()
+    driver.feed(RunWasReset(driver.now, {"b#1": 1}, "before")).run(until=0.0).cancel().run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["b#1", "b#0", "a"])
 
 
@@ -207,7 +207,7 @@ def test_the_state_of_a_run_that_looks_ahead_is_that_of_its_followers() -> None:
     earlier = MachineDriver(LINE, repeats=True).run(until=0.0)
     left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
     driver = MachineDriver(LINE, answers={"b~seal": "done"}, hold=["a"], repeats=True).start()
-    driver.feed(RunWasReset(driver.now, left.generations, left.committed, left.records, left.children))
+    driver.feed(RunWasReset(driver.now, left.generations, "before", left.records, left.children))
     driver.cancel().end("a").run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["b", "a"])
 
@@ -227,7 +227,7 @@ def with_child_ahead(
     """A run that is cancelled before it comes to the nested saga `b` that an earlier run has started."""
     driver = MachineDriver(definition, answers=answers, repeats=True, restore=restore)
     traces = {"b": child_of("b", repeats=repeats)}
-    return driver.feed(RunWasReset(driver.now, {"b": 1}, False, children=traces)).run(until=0.0).cancel()
+    return driver.feed(RunWasReset(driver.now, {"b": 1}, "before", children=traces)).run(until=0.0).cancel()
 
 
 @pytest.mark.parametrize("restore", [False, True])
@@ -262,7 +262,7 @@ def test_the_own_compensation_of_a_nested_saga_ahead_waits_for_its_end() -> None
 def test_the_latest_generation_of_a_nested_saga_ahead_is_undone() -> None:
     driver = MachineDriver(saga(step("a"), WAIT, NESTED), hold=["b~undo"], repeats=True)
     traces = {"b": child_of("b", id="s1/b@2")}
-    driver.feed(RunWasReset(driver.now, {"b": 2}, False, children=traces)).run(until=0.0).cancel().run()
+    driver.feed(RunWasReset(driver.now, {"b": 2}, "before", children=traces)).run(until=0.0).cancel().run()
     command = driver.flights["b~undo"]
     assert isinstance(command, UndoSaga)
     assert command.saga_id == "s1/b@2"
@@ -275,14 +275,14 @@ def test_a_nested_saga_that_ran_before_a_reset_is_rolled_back_with_its_parent() 
     earlier = MachineDriver(definition, hold=["b"]).run()
     left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
     driver = MachineDriver(definition, answers={"b~earlier": ("COMPENSATED", None)}, hold=["a"]).start()
-    driver.feed(RunWasReset(driver.now, left.generations, left.committed, left.records, left.children))
+    driver.feed(RunWasReset(driver.now, left.generations, "before", left.records, left.children))
     driver.cancel().end("a").run()
     assert (driver.state, driver.log) == ("COMPENSATED", ["a", "b~earlier", "a~undo"])
 
 
 def test_a_nested_saga_ahead_of_which_nobody_knows_the_name_parks() -> None:
     driver = MachineDriver(saga(step("a"), WAIT, NESTED, step("c")), answers={"c~seal": "done"}, repeats=True)
-    driver.feed(RunWasReset(driver.now, {"b": 1}, False)).run(until=0.0).cancel().run()
+    driver.feed(RunWasReset(driver.now, {"b": 1}, "before")).run(until=0.0).cancel().run()
     assert (driver.state, driver.undone) == ("PARKED", ["c"])
     [parked] = driver.story["parked"]
     assert (parked["step"], parked["op"], "s1/b, whose run was deleted" in parked["why"]) == ("b", "undo", True)
@@ -298,7 +298,7 @@ def test_a_nested_saga_without_traces_was_not_started() -> None:
 def test_the_items_of_a_nested_saga_ahead_are_those_that_have_left_traces() -> None:
     each = replace(NESTED, for_each="${{ [1, 2, 3] }}")
     driver = MachineDriver(saga(step("a"), WAIT, each), repeats=True)
-    driver.feed(RunWasReset(driver.now, {"b#0": 1, "b#1": 1}, False)).run(until=0.0).cancel().run()
+    driver.feed(RunWasReset(driver.now, {"b#0": 1, "b#1": 1}, "before")).run(until=0.0).cancel().run()
     driver.decide("b#1", "done", evidence="it is undone").decide("b#0", "done", evidence="it is undone").run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["a"])
 
@@ -325,7 +325,7 @@ def test_a_nested_pivot_ahead_whose_end_nobody_knows_parks(repeats: bool) -> Non
 def test_steps_behind_one_that_a_guard_had_closed_before_are_looked_up() -> None:
     """The `skip` of an operator has closed it, and the earlier run has gone on."""
     driver = MachineDriver(LINE, answers={"c~seal": "done"}, repeats=True)
-    driver.feed(RunWasReset(driver.now, {}, False, in_guards={"b": 0})).run(until=0.0).cancel().run()
+    driver.feed(RunWasReset(driver.now, {}, "before", in_guards={"b": 0})).run(until=0.0).cancel().run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "a"])
 
 
@@ -333,7 +333,7 @@ def test_a_step_that_its_condition_leaves_out_now_is_called_again_if_its_effect_
     look = step("look", kind="read")
     branch = step("b", if_="steps.look.result.ok == false")
     driver = MachineDriver(saga(step("a"), look, branch, WAIT), repeats=True)
-    driver.feed(RunWasReset(driver.now, {}, False, in_guards={"b": 1})).signal("go").run()
+    driver.feed(RunWasReset(driver.now, {}, "before", in_guards={"b": 1})).signal("go").run()
     assert (driver.state, driver.states()["b"]) == ("COMPLETED", "DONE")
 
 
@@ -341,6 +341,6 @@ def test_an_open_effect_of_a_step_that_was_left_out_before_the_reset_is_undone()
     """Another run of the saga has done it: the reset has gone back to a state in which it had been left out."""
     branch = step("b", if_="1 == 2")
     driver = MachineDriver(saga(step("a"), branch, step("c")), answers={"b~seal": "done"}, hold=["c"]).start()
-    driver.feed(RunWasReset(driver.now, {}, False, in_guards={"b": 1})).end("c").run()
+    driver.feed(RunWasReset(driver.now, {}, "before", in_guards={"b": 1})).end("c").run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "b", "a"])
     assert "an earlier run of the saga has done b, which this one has left out" in driver.story["reason"]["message"]

@@ -1,0 +1,47 @@
+"""Steps whose traces in the guards tell whether a saga is past its commit point, for one whose run nobody has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sagas.definition.analysis.step_graph import ExecutionPlan
+from sagas.definition.model import Definition, StepDefinition, has_effect
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEvidence:
+    """The steps of a definition that tell of its commit point.
+
+    ``decisive``: their effects are made by the commit point, or past it. ``needed``: each of them has a row in its
+    guard before a commit point without a pivot, whether it was done or an operator has skipped it. ``untold``: without
+    a pivot, those with a confirm of which no guard tells. A pivot tells itself, because it is looked up.
+    """
+
+    decisive: tuple[str, ...]
+    needed: tuple[str, ...]
+    untold: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> CommitEvidence:
+        return CommitEvidence(tuple(value["decisive"]), tuple(value["needed"]), tuple(value["untold"]))
+
+
+def commit_evidence(definition: Definition) -> CommitEvidence:
+    plan = ExecutionPlan(definition)
+    below_a_finish = {id for cut_off in plan.finishes.values() for id in cut_off}
+    steps = definition.steps
+    return CommitEvidence(
+        tuple(s.id for s in steps if s.pivot or s.kind == "retriable" or s.id in plan.after_pivot),
+        tuple(s.id for s in steps if s.id not in below_a_finish and _has_a_row_at_the_commit(s)),
+        () if plan.pivot is not None else tuple(id for id in plan.to_confirm if not plan.steps[id].do.guarded),
+    )
+
+
+def _has_a_row_at_the_commit(step: StepDefinition) -> bool:
+    may_be_left_out = step.on_failure == "continue" or step.if_ is not None or step.for_each is not None
+    return has_effect(step) and step.do.guarded and not may_be_left_out

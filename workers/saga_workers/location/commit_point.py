@@ -1,0 +1,74 @@
+"""Decides whether a saga is past its commit point, so that nothing of it may be undone, by what its runs have left.
+
+The guards tell of decisive effects and of confirms, the states of earlier runs of their phase, and the ledger of the
+phase in which the saga was last parked. Only a state proves the opposite: the confirm of a call outside of a guard
+leaves no trace, and a saga that was never parked has no row. So the answer may be that nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from saga_workers.ledger.run_ledger import RunLedger
+from saga_workers.location.traces import GuardedEffect
+from sagas.definition.analysis.commit_evidence import CommitEvidence
+from sagas.definition.saga_ids import workflow_id_problem
+from sagas.protocol.saga_view import SagaView
+
+CommitPoint = Literal["past", "before", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTraces:
+    """The traces of one saga, of this generation.
+
+    ``done``: entries outside of the guards that are done. ``is_committed``: the state of an earlier run says so.
+    ``is_undone``: it is undone, or being undone. ``is_lost``: nobody has the state of one of its runs. ``told``: what
+    an operator says of it; None if nobody was asked.
+    """
+
+    saga_id: str
+    generation: int
+    evidence: CommitEvidence
+    effects: Sequence[GuardedEffect]
+    done: Collection[str] = ()
+    is_committed: bool = False
+    is_undone: bool = False
+    is_lost: bool = True
+    told: bool | None = None
+
+
+async def find_commit_point(ledger: RunLedger, traces: CommitTraces) -> CommitPoint:
+    """On which side of its commit point the saga is. Raises LedgerUnavailable."""
+    own = [effect for effect in traces.effects if effect.generation >= traces.generation]
+    done = {_step(entry) for entry in (*traces.done, *(effect.entry for effect in own if effect.open))}
+    if done.intersection(traces.evidence.decisive):
+        return "past"
+    if traces.is_undone:
+        return "before"
+    if traces.is_committed or any(effect.confirmed for effect in own):
+        return "past"
+    if not traces.is_lost:
+        return "before"
+    story = await _story(ledger, traces)
+    if story is not None and story.phase == "committed":
+        return "past"
+    goes_backward = story is not None and story.phase == "backward"
+    recorded = {_step(effect.entry) for effect in own}
+    if goes_backward or not traces.evidence.untold or any(step not in recorded for step in traces.evidence.needed):
+        return "before"
+    return "unknown" if traces.told is None else "past" if traces.told else "before"
+
+
+async def _story(ledger: RunLedger, traces: CommitTraces) -> SagaView | None:
+    """The last view of the saga in the ledger; None if it has none of this generation."""
+    if workflow_id_problem(traces.saga_id) is not None:
+        return None  # no row has such an id, and a database may not even read it
+    row = await ledger.find(traces.saga_id)
+    return row.view if row is not None and row.view.generation == traces.generation else None
+
+
+def _step(entry: str) -> str:
+    return entry.partition("#")[0]
