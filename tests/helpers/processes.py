@@ -126,6 +126,8 @@ class TemporalServer(Process):
             argv += ["--search-attribute", f"{name}={kind}"]
         for setting in (
             "history.transferProcessorMaxPollRPS=100000",
+            # A run is deleted when the queue has recorded that its end was processed, otherwise every 30 seconds.
+            'history.transferProcessorUpdateAckInterval="200ms"',
             # Each test has task queues of its own, and each partition of one costs processor time to load and to keep.
             "matching.numTaskqueueReadPartitions=1",
             "matching.numTaskqueueWritePartitions=1",
