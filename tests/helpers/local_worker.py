@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client as Temporal
+from temporalio.worker import PollerBehaviorSimpleMaximum
 
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import HeaderInterceptor
@@ -20,6 +21,12 @@ from sagas.settings import HttpService, KafkaSettings, Settings, SqlConnection
 from sagas.settings.ledger import LedgerSettings, LockSettings
 from sagas.settings.temporal import TemporalSettings
 from tests.helpers.waiting import LIMIT
+
+_POLLERS = {
+    "workflow_task_poller_behavior": PollerBehaviorSimpleMaximum(2),
+    "activity_task_poller_behavior": PollerBehaviorSimpleMaximum(2),
+}
+"""Most workers of tests run one saga, and the server starts, keeps and cancels each of their polls."""
 
 
 def make_project(
@@ -67,7 +74,7 @@ async def running_worker(project: Project, **worker_options: Any) -> AsyncIterat
     address = project.settings.temporal.address
     assert address is not None
     temporal = await Temporal.connect(address, interceptors=[HeaderInterceptor()])
-    async with make_worker(temporal, project, **worker_options):
+    async with make_worker(temporal, project, **{**_POLLERS, **worker_options}):
         yield Client(temporal, project)
 
 
