@@ -38,7 +38,7 @@ async def update_image(sql: SqlSession, values: Mapping[str, Any], before: str |
 
 
 async def select_images(sql: SqlSession, statement: str, values: Mapping[str, Any]) -> list[Row]:
-    """The rows of a statement, decrypted. Raises :class:`saga_activities.guard.stored_values.UndecryptableRow`."""
+    """The rows of a statement, decrypted. Raises :class:`saga_activities.guard.unreadable_rows.UnreadableRow`."""
     decrypt = sql.stored_values.decrypt_json
     return [
         Row({**row, **{name: decrypt(row[name]) for name in _VALUES if name in row}})

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from saga_activities.guard import result_codec
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.transaction import GuardRow, GuardTransaction, HeldDecision, RowOp, RowReason, RowWrite
+from saga_activities.guard.unreadable_rows import ChangedRow
 from sagas.protocol.outcomes import OTHER_ARGUMENTS, Failure, Marker, Outcome
 
 GuardedBody = Callable[[SqlSession], Awaitable[Any]]
@@ -240,12 +241,14 @@ async def seal_other_rows(tx: GuardTransaction) -> None:
 
 
 def stored_rejection(row: GuardRow) -> Outcome | None:
-    """The rejection that a sealed row keeps; None if it was sealed by an undo."""
+    """The rejection that a sealed row keeps; None if it was sealed by an undo. Raises ChangedRow."""
     marker = result_codec.decode_marker(row.result)
     if marker is None or marker[result_codec.MARKER_KEY] != result_codec.REJECTED:
         return None
-    failure = Failure("Rejected", marker["reason"], marker["details"])
-    return Outcome("rejected", failure=failure, retryable=False)
+    match marker:
+        case {"reason": str() as reason, "details": Mapping() as details}:
+            return Outcome("rejected", failure=Failure("Rejected", reason, details), retryable=False)
+    raise ChangedRow
 
 
 async def _run_own_row(tx: GuardTransaction, op: RowOp, reason: RowReason, body: GuardedBody | None) -> ScriptResult:
@@ -270,11 +273,14 @@ def _decide_only(op: RowOp, marker: str) -> ScriptResult:
 
 
 def done(row: GuardRow) -> Outcome:
-    """The outcome `done`, with the result or the marker of the row."""
+    """The outcome `done`, with the result or the marker of the row. Raises ChangedRow."""
     marker = result_codec.decode_marker(row.result)
     if marker is None:
         return Outcome.done(result_codec.decode(row.result), attempt=None)
-    return Outcome.done(attempt=None, marker=MARKERS[marker[result_codec.MARKER_KEY]])
+    match marker[result_codec.MARKER_KEY]:
+        case str() as name if name in MARKERS:
+            return Outcome.done(attempt=None, marker=MARKERS[name])
+    raise ChangedRow
 
 
 def nothing_to_undo() -> Outcome:

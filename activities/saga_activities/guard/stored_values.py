@@ -5,12 +5,13 @@ rows, and snapshots in the ledger.
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.guard.result_codec import holds_values
+from saga_activities.guard.result_codec import decode_encrypted, encode_encrypted, holds_values
+from saga_activities.guard.unreadable_rows import ChangedRow, MissingRowKey
 from saga_activities.value_cipher import (
     ENCRYPTED_TEXT,
     NotOfThisKey,
@@ -19,25 +20,13 @@ from saga_activities.value_cipher import (
     encrypted_text,
     key_and_data,
 )
-from sagas.errors import InfrastructureError
 from sagas.settings.codec import load_codec_keys
 from sagas.settings.connections import SqlConnection
-from sagas.text.exact_json import decode_json, encode_json
 
-_ENCRYPTED_RESULT = '{"saga:encrypted":'
 _ENCRYPTED_BYTES = b"saga:encrypted\0"
 _KEY_ID_BYTES = 12
+_KEY_ID = re.compile(f"[0-9a-f]{{{_KEY_ID_BYTES}}}")
 _OPTION = "saga_stored_values"
-
-
-class UndecryptableRow(InfrastructureError):
-    """A value in a row is encrypted and cannot be decrypted here. An attempt is made again: a worker with the key of
-    the row can go on.
-    """
-
-
-class ChangedRow(UndecryptableRow):
-    """An encrypted value is not what a process with the key has written."""
 
 
 class StoredValues:
@@ -54,18 +43,18 @@ class StoredValues:
         """The JSON to store for a result. Markers without values stay readable: commands without the key read them."""
         if self._cipher is None or text is None or not holds_values(text):
             return text
-        data = base64.b64encode(self._cipher.encrypt(text.encode())).decode()
-        return encode_json({"saga:encrypted": {"key": self._cipher.key_id, "data": data}}).decode()
+        data = base64.b64encode(self._cipher.encrypt(text.encode("utf-8", "surrogatepass"))).decode()
+        return encode_encrypted(self._cipher.key_id, data)
 
     def decrypt_result(self, text: str | None) -> str | None:
-        """The text that :meth:`encrypt_result` was given. Raises :class:`UndecryptableRow`."""
-        if text is None or not text.startswith(_ENCRYPTED_RESULT):
+        """The text that :meth:`encrypt_result` was given. Raises UnreadableRow."""
+        if (encrypted := decode_encrypted(text)) is None:
             return text
+        key_id, data = encrypted
         try:
-            stored = decode_json(text)["saga:encrypted"]
-            return self._decrypted(stored["key"], base64.b64decode(stored["data"])).decode()
-        except (KeyError, TypeError, ValueError, binascii.Error):
-            raise ChangedRow(_CHANGED) from None
+            return self._decrypted(key_id, base64.b64decode(data, validate=True)).decode("utf-8", "surrogatepass")
+        except ValueError:
+            raise ChangedRow from None
 
     def encrypt_json(self, text: str | None) -> str | None:
         """The text to store for one that is JSON, or that does not begin like an encrypted one."""
@@ -74,13 +63,13 @@ class StoredValues:
         return encrypted_text(self._cipher, text.encode("utf-8", "surrogatepass"))
 
     def decrypt_json(self, text: str | None) -> str | None:
-        """The text that :meth:`encrypt_json` was given. Raises :class:`UndecryptableRow`."""
+        """The text that :meth:`encrypt_json` was given. Raises UnreadableRow."""
         if text is None or not text.startswith(ENCRYPTED_TEXT):
             return text
         try:
             return self._decrypted(*key_and_data(text)).decode("utf-8", "surrogatepass")
         except ValueError:
-            raise ChangedRow(_CHANGED) from None
+            raise ChangedRow from None
 
     def encrypt_bytes(self, data: bytes | None) -> bytes | None:
         """The bytes to store for a snapshot."""
@@ -89,24 +78,24 @@ class StoredValues:
         return _ENCRYPTED_BYTES + self._cipher.key_id.encode() + self._cipher.encrypt(data)
 
     def decrypt_bytes(self, data: bytes) -> bytes:
-        """The bytes that :meth:`encrypt_bytes` was given. Raises :class:`UndecryptableRow`."""
+        """The bytes that :meth:`encrypt_bytes` was given. Raises UnreadableRow."""
         if not data.startswith(_ENCRYPTED_BYTES):
             return data
         encrypted = data.removeprefix(_ENCRYPTED_BYTES)
         return self._decrypted(encrypted[:_KEY_ID_BYTES].decode(errors="replace"), encrypted[_KEY_ID_BYTES:])
 
     def _decrypted(self, key_id: str, data: bytes) -> bytes:
+        if _KEY_ID.fullmatch(key_id) is None:
+            raise ChangedRow
         if self._cipher is None:
-            raise UndecryptableRow("a stored value of this saga is encrypted, and the project has no [codec] key")
+            raise MissingRowKey("a stored value of this saga is encrypted, and the project has no [codec] key")
         try:
             return self._cipher.decrypt(key_id, data)
         except UnknownKey as error:
-            raise UndecryptableRow(error.message) from None
+            raise MissingRowKey(error.message) from None
         except NotOfThisKey:
-            raise ChangedRow(_CHANGED) from None
+            raise ChangedRow from None
 
-
-_CHANGED = "an encrypted value of this saga was changed in its database"
 
 PLAIN = StoredValues()
 

@@ -119,7 +119,7 @@ class PreparedEvents:
 
 async def insert_prepared(sql: SqlSession, prepared: Iterable[PreparedEvents]) -> None:
     """Write the events in the session's transaction. A rollback of the attempt removes them."""
-    rows = [_stored(row, sql.stored_values) for event in prepared for row in event.rows]
+    rows = [stored_event(row, sql.stored_values) for event in prepared for row in event.rows]
     if rows:
         shards = "shards::bigint" if sql.dialect == "postgresql" else "shards"
         await sql.execute(_INSERT_EVENT.format(outbox=outbox_rows(sql.dialect).name, shards=shards), rows)
@@ -129,7 +129,8 @@ _ENCRYPTED = ("value", "event_key", "headers")
 """The columns that are encrypted, all of an event or none: its value is JSON, so it tells which."""
 
 
-def _stored(row: Mapping[str, Any], values: StoredValues) -> Mapping[str, Any]:
+def stored_event(row: Mapping[str, Any], values: StoredValues) -> Mapping[str, Any]:
+    """A row of the outbox as it is stored. The reverse is :func:`decrypted_event`."""
     if not values.encrypts_outbox:
         return row
     return {**row, **{name: values.encrypt_json(row[name]) for name in _ENCRYPTED}}
@@ -138,7 +139,7 @@ def _stored(row: Mapping[str, Any], values: StoredValues) -> Mapping[str, Any]:
 def decrypted_event(columns: Mapping[str, Any], values: StoredValues) -> dict[str, Any]:
     """The value, key and headers of a row of the outbox in clear.
 
-    Raises :class:`saga_activities.guard.stored_values.UndecryptableRow`.
+    Raises :class:`saga_activities.guard.unreadable_rows.UnreadableRow`.
     """
     if not (columns["value"] or "").startswith(ENCRYPTED_TEXT):
         return {name: columns[name] for name in _ENCRYPTED}

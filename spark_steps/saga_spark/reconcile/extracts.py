@@ -14,10 +14,12 @@ import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from saga_activities.guard import result_codec
 from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
-from saga_activities.guard.stored_values import StoredValues, UndecryptableRow, stored_values
+from saga_activities.guard.stored_values import StoredValues, stored_values
 from saga_activities.guard.tables import guard_table, outbox_table
 from saga_activities.guard.two_phase.rules import COMMITTED
+from saga_activities.guard.unreadable_rows import ChangedRow, MissingRowKey
 from saga_activities.messaging.kafka_request import COMMAND_TYPE
 from saga_activities.messaging.outbox import HELD
 from saga_activities.table_names import table_names
@@ -25,7 +27,7 @@ from saga_spark.reconcile.effect_values import database_time, read_all_times, ro
 from sagas.errors import SagaError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.reconcile import EffectTable
-from sagas.text.exact_json import decode_json, encode_json, number_text
+from sagas.text.exact_json import encode_json, number_text
 
 SAGAS_FILE = "sagas.parquet"
 ENTRIES_FILE = "entries.parquet"
@@ -289,7 +291,7 @@ async def _extract_guard(
         stream = await connection.stream(query if condition is None else query.where(condition))
         async for page in stream.partitions(_PAGE_ROWS):
             for saga_id, step, generation, reason, undone, created_at, result in page:
-                comparable = _comparable_result(_opened(stored_form, result))
+                comparable = _comparable_result(_decoded(stored_form, result))
                 rows.add(name, saga_id, step, generation, reason, bool(undone), created_at, comparable)
 
 
@@ -353,18 +355,19 @@ async def _extract_effects(
             rows.add(None if value is None else str(value), key, seconds_of_row(time, effects.name, key), *amounts)
 
 
-def _opened(stored: StoredValues, result: str | None) -> str | None:
+def _decoded(stored: StoredValues, result: str | None) -> Any:
     try:
-        return stored.decrypt_result(result)
-    except UndecryptableRow as error:
+        return result_codec.decode(stored.decrypt_result(result))
+    except MissingRowKey as error:
         raise SagaError(str(error), help="set [codec] key in saga.toml as the workers have it") from None
+    except ChangedRow as error:
+        raise SagaError(str(error), help="restore the rows of saga_guard from a backup") from None
 
 
-def _comparable_result(result: str | None) -> str | None:
-    """A stored result whose numbers are strings, as they would be read as doubles. A list of one row is that row."""
-    if result is None:
+def _comparable_result(value: Any) -> str | None:
+    """A result whose numbers are strings, as they would be read as doubles. A list of one row is that row."""
+    if value is None:
         return None
-    value = decode_json(result)
     row = value[0] if isinstance(value, list) and len(value) == 1 else value
     return encode_json(_with_texts(row)).decode()
 

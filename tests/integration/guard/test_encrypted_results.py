@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import text
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.entry_key import EntryKey
@@ -19,6 +21,7 @@ from sagas.settings import SqlConnection
 from tests.integration.guard.conftest import GuardDatabase, clock, database_url, new_address, open_guard_database
 
 RESULT = {"card": "kanari"}
+CHANGED = "a stored value of this saga was changed in its database"
 
 
 def new_key() -> str:
@@ -56,9 +59,9 @@ async def do(guard: Guard, address: EntryKey) -> Any:
 async def test_a_result_is_stored_encrypted_and_read_in_clear(encrypted: GuardDatabase) -> None:
     address = new_address()
     assert (await do(encrypted.guard, address)).result == RESULT
-    text = await stored(encrypted, address)
-    assert text is not None
-    assert "kanari" not in text
+    row = await stored(encrypted, address)
+    assert row is not None
+    assert "kanari" not in row
     assert (await do(encrypted.guard, address)).result == RESULT
 
 
@@ -89,6 +92,62 @@ async def test_a_worker_without_the_key_waits_for_it(encrypted: GuardDatabase, c
             assert "[codec] key" in str(outcome.failure)
     finally:
         await connections.close()
+
+
+RESERVED = [
+    {"saga:encrypted": {"key": "x", "data": "eA=="}},
+    {"saga:encrypted": {"key": "0123456789ab", "data": "eA=="}},
+    {"saga:marker": "elsewhere"},
+    {"saga:value": 1},
+]
+
+
+@pytest.mark.parametrize("with_key", [True, False], ids=["codec", "no codec"])
+async def test_a_result_that_looks_like_an_entry_of_the_guard_is_a_result(
+    encrypted: GuardDatabase, with_key: bool
+) -> None:
+    plain = connected(encrypted.url, None)
+    guard = encrypted.guard if with_key else plain.guard("shop")
+    try:
+        for result in RESERVED:
+            address = new_address()
+
+            async def returns(_: SqlSession, result: Any = result) -> Any:
+                return result
+
+            for outcome in (
+                await guard.do(address, None, returns, **clock()),
+                await guard.do(address, None, returns, **clock()),
+                await guard.undo(address, returns, known_done=True, **clock()),
+                await guard.undo(address, returns, known_done=True, **clock()),
+            ):
+                assert (outcome.kind, outcome.result, outcome.marker) == ("done", result, None)
+    finally:
+        await plain.close()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        '{"saga:encrypted":{"key":"x","data":"eA=="}}',
+        '{"saga:encrypted":{"key":"{key}","data":"eA=="}}',
+        '{"saga:encrypted":1}',
+        '{"saga:marker":"bought"}',
+        "{",
+    ],
+)
+async def test_a_changed_row_parks_the_step_and_its_undo(encrypted: GuardDatabase, forged: str) -> None:
+    address = new_address()
+    await do(encrypted.guard, address)
+    key_id = json.loads(str(await stored(encrypted, address)))["saga:encrypted"]["key"]
+    async with encrypted.engine.connect() as connection:
+        change = text("update saga_guard set result = :forged where saga_id = :s")
+        await connection.execute(change, {"forged": forged.replace("{key}", key_id), "s": address.saga_id})
+    again = await do(encrypted.guard, address)
+    assert (again.kind, again.retryable, again.park_reason) == ("failed", False, CHANGED)
+    if forged.startswith('{"saga:encrypted"'):
+        undone = await encrypted.guard.undo(address, act, known_done=True, **clock())
+        assert (undone.kind, undone.retryable, undone.park_reason) == ("failed", False, CHANGED)
 
 
 async def test_results_in_clear_and_of_an_earlier_key_are_read(encrypted: GuardDatabase) -> None:

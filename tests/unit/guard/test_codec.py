@@ -62,9 +62,7 @@ def test_a_number_that_json_does_not_have_is_named(value: Any, problem: str, fie
     assert str(refused.value).endswith(field)
 
 
-@pytest.mark.parametrize(
-    "value", [float("nan"), object(), {"saga:marker": "elsewhere"}, "x" * MAX_PAYLOAD_BYTES, {(1, 2): 3}]
-)
+@pytest.mark.parametrize("value", [float("nan"), object(), "x" * MAX_PAYLOAD_BYTES, {(1, 2): 3}])
 def test_refused(value: Any) -> None:
     with pytest.raises(result_codec.UnusableResult):
         result_codec.encode(value)

@@ -10,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.enqueued import tables as enqueued
 from saga_activities.guard.outbox_postgresql import outbox_rows
-from saga_activities.guard.stored_values import StoredValues, UndecryptableRow, stored_values
+from saga_activities.guard.stored_values import StoredValues, stored_values
 from saga_activities.guard.tables import guard_table, image_table, outbox_table, request_table
+from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.messaging.outbox import DROPPED, PUBLISHED, decrypted_event
 from saga_activities.table_names import table_names
 from saga_activities.value_cipher import ENCRYPTED_TEXT
@@ -167,7 +168,7 @@ def _stored(
     """The text to store in place of another; None if it is to stay. What no key here reads is replaced as a whole."""
     try:
         clear = decrypt(text)
-    except UndecryptableRow:
+    except UnreadableRow:
         return encrypt(replace_whole("null"))
     if clear is None or (new := replace(clear)) in (clear, _rewritten(clear)):
         return None
@@ -190,7 +191,7 @@ def _event(row: Any, values: StoredValues, replacement: Replacement) -> dict[str
     is_encrypted = (row.value or "").startswith(ENCRYPTED_TEXT)
     try:
         clear = decrypted_event(row._mapping, values)
-    except UndecryptableRow:
+    except UnreadableRow:
         clear, replacement = {"value": "null", "event_key": None, "headers": "{}"}, _WHOLE
     key = clear["event_key"]
     new = {

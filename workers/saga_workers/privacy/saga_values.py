@@ -7,7 +7,7 @@ from typing import Any
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError
 
-from saga_activities.guard.stored_values import UndecryptableRow
+from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.value_cipher import UnknownKey
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
@@ -29,7 +29,7 @@ async def read_state(locator: Locator, location: Location) -> dict[str, Any] | N
         return await _of_member(locator, location.member.bulk, location.saga_id)
     try:
         packed = await locator.ledger.machine(location.saga_id)
-    except UndecryptableRow as error:
+    except UnreadableRow as error:
         raise SagaError(f"the state of {location.saga_id} in the ledger cannot be read: {error}") from None
     return None if packed is None else unpack_state(packed)
 

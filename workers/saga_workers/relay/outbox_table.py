@@ -17,8 +17,9 @@ from saga_activities.guard.outbox_postgresql import (
     PUBLISHED_BEFORE,
     rows_table,
 )
-from saga_activities.guard.stored_values import ChangedRow, UndecryptableRow, stored_values
+from saga_activities.guard.stored_values import stored_values
 from saga_activities.guard.tables import now_sql, outbox_home_table, outbox_table
+from saga_activities.guard.unreadable_rows import ChangedRow, UnreadableRow
 from saga_activities.messaging.outbox import (
     DROPPED,
     HELD,
@@ -143,7 +144,7 @@ class OutboxTable:
             clear = decrypted_event(columns, self._values)
         except ChangedRow:
             raise
-        except UndecryptableRow as error:
+        except UnreadableRow as error:
             raise MissingKey(f"the event {row.event_id} cannot be read: {error}") from None
         return row._replace(value=clear["value"], key=clear["event_key"], headers=clear["headers"])
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from saga_activities.guard.stored_values import ChangedRow
+from saga_activities.guard.unreadable_rows import ChangedRow
 from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import EncodedEvent, Publisher, TopicsUnusable, encode_event

@@ -12,7 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.outbox_postgresql import outbox_rows
-from saga_activities.guard.stored_values import StoredValues, UndecryptableRow, stored_values
+from saga_activities.guard.stored_values import StoredValues, stored_values
+from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.messaging.outbox import DROPPED, HELD, NEW, REFUSED, decrypted_event
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_databases
@@ -92,7 +93,7 @@ def _key(row: Any, values: StoredValues) -> str | None:
     """The key of an event; `•••` if it is encrypted with a key that is not here."""
     try:
         return decrypted_event(row._mapping, values)["event_key"]
-    except UndecryptableRow:
+    except UnreadableRow:
         return MASK
 
 

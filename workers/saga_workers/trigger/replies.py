@@ -22,8 +22,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import database_errors
-from saga_activities.guard.stored_values import UndecryptableRow
 from saga_activities.guard.tables import outbox_home_table
+from saga_activities.guard.unreadable_rows import ChangedRow, MissingRowKey
 from saga_activities.input_checks import INPUT_CHECKS
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.record_codec import STEP_KEY_HEADER, decode_headers
@@ -186,7 +186,7 @@ class ReplyListener:
             except RefusedReply as error:
                 results.append("refused")
                 raise PoisonMessage(str(error)) from None
-            except MalformedReply as error:
+            except (MalformedReply, ChangedRow) as error:
                 raise PoisonMessage(str(error)) from None
             except Exception as error:
                 if (message := _error_message(error)) is None:
@@ -250,7 +250,7 @@ def _error_message(error: Exception) -> str | None:
     """The message for an expected error; None for an unexpected one."""
     if isinstance(error, SagaError):
         return error.message
-    if isinstance(error, UndecryptableRow):
+    if isinstance(error, MissingRowKey):
         return str(error)
     if isinstance(error, RPCError):
         return f"Temporal does not answer: {error.message}"

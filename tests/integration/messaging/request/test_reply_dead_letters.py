@@ -70,13 +70,15 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
     await databases.close()
 
 
-async def test_a_reply_that_contradicts_the_first_one_is_a_dead_letter(
+async def test_a_reply_that_contradicts_the_first_one_or_whose_row_was_changed_is_a_dead_letter(
     kafka: Broker, postgres_server: DatabaseServer
 ) -> None:
     shop, topic = await open_shop(postgres_server), kafka.create_topic(partitions=1)
     insert = "insert into saga_request (step_key, saga_id, step, generation, op, created_at) values"
     with shop.connect() as connection:
-        connection.execute(f"{insert} ('s/1', 's', 'x', 1, 'do', 1)")
+        connection.execute(f"{insert} ('s/1', 's', 'x', 1, 'do', 1), ('s/2', 's', 'x', 1, 'do', 1)")
+        connection.execute("update saga_request set token = 'saga:encrypted:x:eA==' where step_key = 's/2'")
+    kafka.produce(topic, 7, headers={"sagakey": "s/2", "sagaoutcome": "done"})
     done = ({"a": 1}, {"a": 1}, {"a": 1.0}, {"a": 2})
     for outcome, value in (*(("done", value) for value in done), ("rejected", {"reason": "no"})):
         kafka.produce(topic, value, headers={"sagakey": "s/1", "sagaoutcome": outcome})
@@ -90,14 +92,17 @@ async def test_a_reply_that_contradicts_the_first_one_is_a_dead_letter(
     settings = kafka.settings(outbox="shop")
     listener = ReplyListener(client, settings, databases, [topic], dead_letter_sink=send_dead_letter)
     async with running_listener(listener):
-        await until_in_thread(lambda: listener.counts == {"late": 1, "duplicate": 4})
+        await until_in_thread(lambda: listener.counts == {"late": 1, "duplicate": 4, "malformed": 1})
     await databases.close()
     assert sorted(reasons) == [
+        "a stored value of this saga was changed in its database",
         "the first reply to s/1 was done, and it counts; this one is rejected",
         "the first reply to s/1, done, has another value, and it counts",
     ]
     with shop.connect() as connection:
-        assert connection.execute("select outcome, data from saga_request").fetchall() == [("done", '{"a":1}')]
+        assert connection.execute("select outcome, data from saga_request where step_key = 's/1'").fetchall() == [
+            ("done", '{"a":1}')
+        ]
 
 
 async def test_a_reply_that_ended_its_process_is_a_dead_letter(kafka: Broker, postgres_server: DatabaseServer) -> None:
