@@ -47,16 +47,20 @@ def print_diff(difference: DefinitionDiff) -> None:
 
 def diff_page(difference: DefinitionDiff) -> str:
     """Render the differences between two definitions as one HTML page."""
+    return html_page(f"{difference.new.saga}: two versions", diff_section(difference))
+
+
+def diff_section(difference: DefinitionDiff) -> str:
+    """Render the differences between two definitions as a part of an HTML page, with headings of its own."""
     rows = "".join(_html_row(change) for change in difference.changes)
     head = "<tr><th>step</th><th>field</th><th>old</th><th>new</th><th>new sagas</th></tr>"
     running = "".join(f"<li>{escape(line)}</li>" for line in _running_sagas(difference))
-    body = (
+    return (
         f"<h1>{escape(difference.new.saga)}</h1>\n<p>{escape(_summary(difference))}</p>\n"
         f"<p><small>old {escape(difference.old.digest)}</small><small>new {escape(difference.new.digest)}</small></p>\n"
         + (f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>\n" if rows else "")
-        + f"<h2>Running sagas</h2>\n<ul>{running}</ul>"
+        + f"<h2>Running sagas</h2>\n<ul>{running}</ul>\n"
     )
-    return html_page(f"{difference.new.saga}: two versions", body)
 
 
 def _html_row(change: Change) -> str:

@@ -10,6 +10,8 @@ from saga_cli.output import make_console, to_json
 from sagas.definition.model import Definition
 from sagas.presentation.html_page import html_page
 from sagas.simulation import COLUMNS, FailurePoint
+from sagas.text.printable import printable_line
+from sagas.text.shell import saga_command
 
 FAULT_HEADINGS = {"crash after effect": "crash\nafter\neffect", "compensation fails": "undo\nfails"}
 STATE_COLORS = {"COMPLETED": "green", "COMPENSATED": "blue", "PARKED": "yellow"}
@@ -38,6 +40,22 @@ LEGEND = (
     ("✖ n left", "an effect stays or is missing", "bold red"),
     ("·", "cannot happen", "dim"),
 )
+
+
+def print_summaries(cells: Mapping[str, Sequence[FailurePoint]], needs_input: Mapping[str, str]) -> None:
+    """Print a line for each saga: how many failures were simulated, and which of them leave an effect."""
+    from rich.text import Text
+
+    out = make_console()
+    for saga, each in cells.items():
+        leaving = [f"{cell.step} × {cell.fault}" for cell in each if cell.residue]
+        sign = ("✖ ", "bold red") if leaving else ("✔ ", "green")
+        outcome = f"an effect is left by {', '.join(leaving)}" if leaving else "nothing is left"
+        text = f"{len(each)} failures, {outcome}"
+        out.print(Text.assemble(sign, (saga, "bold"), f"  {text}"), soft_wrap=True)
+    for saga, why in needs_input.items():
+        line = Text.assemble(("· ", "dim"), (saga, "bold"), f"  not simulated: {printable_line(why)}; ")
+        out.print(line + Text(saga_command("simulate", saga, "--input", "@FILE")), soft_wrap=True)
 
 
 def print_failure_table(

@@ -1,11 +1,13 @@
-"""Output formats of diagnostics: text, JSON, GitHub annotations and SARIF."""
+"""Output formats of findings in files: text, JSON, GitHub annotations and SARIF."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
+from urllib.parse import quote
 
-from sagas.definition.diagnostics import DIAGNOSTIC_CODES, Diagnostic
+from sagas.definition.diagnostic_codes import DIAGNOSTIC_CODES, DiagnosticCode
+from sagas.definition.diagnostics import Diagnostic
 from sagas.text.exact_json import readable_json
 
 Format = Literal["text", "json", "github", "sarif"]
@@ -32,6 +34,7 @@ def _as_json(diagnostics: Sequence[Diagnostic]) -> str:
 
 
 def _as_github(diagnostics: Sequence[Diagnostic]) -> str:
+    """Workflow commands, which GitHub shows at the lines of a pull request."""
     return "\n".join(map(_github_command, diagnostics))
 
 
@@ -39,7 +42,8 @@ def _github_command(diagnostic: Diagnostic) -> str:
     file, code = _escaped_property(diagnostic.file), diagnostic.code
     place = f"file={file},line={diagnostic.line},col={diagnostic.column},title={code}"
     text = _escaped_data(f"{diagnostic.message}\n{diagnostic.help}".strip())
-    return f"::{diagnostic.severity} {place}::{text}"
+    command = "notice" if diagnostic.severity == "note" else diagnostic.severity
+    return f"::{command} {place}::{text}"
 
 
 def _escaped_data(text: str) -> str:
@@ -51,13 +55,18 @@ def _escaped_property(text: str) -> str:
 
 
 def _as_sarif(diagnostics: Sequence[Diagnostic]) -> str:
+    return sarif_document("saga validate", DIAGNOSTIC_CODES, diagnostics)
+
+
+def sarif_document(tool: str, described: Mapping[str, DiagnosticCode], diagnostics: Sequence[Diagnostic]) -> str:
+    """The findings of a command as a SARIF log; ``described`` has their codes."""
     codes = sorted({diagnostic.code for diagnostic in diagnostics})
     rules = [
         {
             "id": code,
-            "shortDescription": {"text": DIAGNOSTIC_CODES[code].title},
-            "help": {"text": DIAGNOSTIC_CODES[code].help},
-            "defaultConfiguration": {"level": DIAGNOSTIC_CODES[code].severity},
+            "shortDescription": {"text": described[code].title},
+            "help": {"text": described[code].help},
+            "defaultConfiguration": {"level": described[code].severity},
         }
         for code in codes
     ]
@@ -65,7 +74,7 @@ def _as_sarif(diagnostics: Sequence[Diagnostic]) -> str:
         "version": SARIF_VERSION,
         "runs": [
             {
-                "tool": {"driver": {"name": "saga validate", "rules": rules}},
+                "tool": {"driver": {"name": tool, "rules": rules}},
                 "columnKind": "unicodeCodePoints",
                 "results": [_sarif_result(diagnostic, codes.index(diagnostic.code)) for diagnostic in diagnostics],
             }
@@ -79,11 +88,11 @@ def _sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, Any]:
         "ruleId": diagnostic.code,
         "ruleIndex": rule,
         "level": diagnostic.severity,
-        "message": {"text": f"{diagnostic.message}; {diagnostic.help}".strip()},
+        "message": {"text": f"{diagnostic.message}; {diagnostic.help}".strip("; ")},
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": diagnostic.file.replace("\\", "/")},
+                    "artifactLocation": {"uri": quote(diagnostic.file.replace("\\", "/"))},
                     "region": {"startLine": diagnostic.line, "startColumn": diagnostic.column},
                 }
             }

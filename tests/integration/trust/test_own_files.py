@@ -41,6 +41,7 @@ CHECKED_BEFORE = {
     "saga_workers/topics/kafka_use.py": "searched for words, never executed",
     "saga_workers/topics/declared_readers.py": "searched for words, never executed",
     "saga_cli/commands/begin/dev.py": "logs of a DevFolder, whose links are checked",
+    "saga_cli/revisions/definitions.py:read_separately": "in a folder that this process has just made for itself",
     "saga_cli/commands/write/validate.py": "the settings file, which the loader has checked",
 }
 NAMED_BY_THE_USER = {

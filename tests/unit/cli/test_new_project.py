@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ def test_a_new_project_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(project.definitions) == ["my-shop"]
     assert project.diagnostics == []
     assert "{{" not in (tmp_path / "My_Shop" / "README.md").read_text(encoding="utf-8")
+    recommended = json.loads((tmp_path / "My_Shop" / ".vscode" / "extensions.json").read_text(encoding="utf-8"))
+    assert "redhat.vscode-yaml" in recommended["recommendations"]
 
 
 def test_the_demo_is_a_project_as_well(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sagas.builtins.messaging import SOURCE_FORM, SOURCE_TOPIC_NAME
+from sagas.builtins.messaging import FORM_DESCRIPTION, SOURCE_FORM, SOURCE_TOPIC_NAME
 from sagas.builtins.registry import BUILTINS, EXPRESSION
 from sagas.builtins.schemas import CODE
 from sagas.definition.parser import other_names
@@ -316,7 +316,12 @@ SAGA = MappingType(
 )
 
 
+_DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+"""The dialect that all editors and SchemaStore know; the language needs no keyword of a later one."""
+
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+"""The dialect of the settings and of the arguments of actions."""
+
 _EXPRESSION_STRING: Schema = {"type": "string", "pattern": r"\$\{\{"}
 
 
@@ -335,7 +340,7 @@ def language_schema(actions: Mapping[str, Action] | None = None) -> Schema:
         "anyOf": [{"enum": names}, {"type": "string", "minLength": 1}],
     }
     step["allOf"] = [_arguments_rule(name, arguments) for name, arguments in sorted(arguments_of.items())]
-    return {"$schema": DIALECT, "title": "Saga definition", **schema}
+    return {"$schema": _DRAFT_7 if actions is None else DIALECT, "title": "Saga definition", **schema}
 
 
 def _arguments_rule(name: str, arguments: Schema) -> Schema:
@@ -387,7 +392,9 @@ def _without_marks(schema: Any) -> Any:
         return [_without_marks(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    return {key: _without_marks(value) for key, value in schema.items() if key not in (EXPRESSION, CODE)}
+    return {
+        key: _without_marks(value) for key, value in schema.items() if key not in (EXPRESSION, CODE, FORM_DESCRIPTION)
+    }
 
 
 def _with_inlined_references(schema: Any, definitions: Any = None, depth: int = 0) -> Any:

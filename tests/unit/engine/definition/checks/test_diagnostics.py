@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -368,6 +369,13 @@ def test_sarif_format() -> None:
     assert run["results"][0]["level"] == "warning"
     region = run["results"][0]["locations"][0]["physicalLocation"]["region"]
     assert region == {"startLine": 3, "startColumn": 7}
+
+
+def test_sarif_names_a_file_by_its_uri() -> None:
+    diagnostic = replace(ONE, file="definitions/a b#1%\n.saga.yaml")
+    [result] = json.loads(format_diagnostics([diagnostic], "sarif"))["runs"][0]["results"]
+    location = result["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert location == {"uri": "definitions/a%20b%231%25%0A.saga.yaml"}
 
 
 def test_strict_makes_errors_of_warnings() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft7Validator, Draft202012Validator
 
 from sagas.definition.diagnostics import Report
 from sagas.definition.parser.language import language_schema
@@ -14,7 +15,7 @@ from tests.unit.engine.definition.language.test_digest import BASE, SAME
 from tests.unit.engine.definition.mistake import ACTIONS, Mistake
 from tests.unit.engine.definition.mistakes import MISTAKES
 
-PLAIN = Draft202012Validator(language_schema())
+PLAIN = Draft7Validator(language_schema())
 WITH_ACTIONS = Draft202012Validator(language_schema(ACTIONS))
 STRUCTURAL = ("SAGA104", "SAGA105", "SAGA106", "SAGA107", "SAGA109")
 # Comparing two values is beyond JSON Schema.
@@ -29,8 +30,31 @@ def data(text: str) -> Any:
 
 
 def test_it_is_a_schema() -> None:
-    Draft202012Validator.check_schema(language_schema())
+    Draft7Validator.check_schema(language_schema())
     Draft202012Validator.check_schema(language_schema(ACTIONS))
+
+
+def _keywords(schema: Any) -> Iterator[str]:
+    """The keywords of a schema and of the schemas in it."""
+    if not isinstance(schema, dict):
+        return
+    yield from schema
+    for name, value in schema.items():
+        if name in ("properties", "patternProperties"):
+            parts = list(value.values())
+        elif name in ("const", "enum"):
+            parts = []
+        else:
+            parts = value if isinstance(value, list) else [value]
+        for part in parts:
+            yield from _keywords(part)
+
+
+def test_the_schema_of_the_language_has_only_keywords_of_draft_7() -> None:
+    """SchemaStore refuses unknown ones, and editors pass over those of later drafts without a word."""
+    keywords = {*Draft7Validator.META_SCHEMA["properties"]}
+
+    assert {*_keywords(language_schema())} - keywords == set()
 
 
 @pytest.mark.parametrize("text", [BASE, *SAME.values()])

@@ -1,0 +1,125 @@
+"""All definitions of a project in two versions of it: which are new, gone or changed, and what that means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sagas.definition.diagnostics import Diagnostic
+from sagas.definition.model import Definition
+from sagas.definition.snapshot import from_snapshot, to_snapshot
+from sagas.presentation.definition_diff import Change, DefinitionDiff, compare_definitions
+
+Fate = Literal["added", "removed", "changed", "unreadable", "same"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedDefinition:
+    """A definition with its place: ``file`` relative to the project, the lines of its first field and of its steps."""
+
+    definition: Definition
+    file: str
+    line: int
+    step_lines: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectDefinitions:
+    """The definitions of one version of a project, by saga name, and the errors of those that are missing in it."""
+
+    definitions: Mapping[str, PlacedDefinition]
+    errors: Sequence[Diagnostic]
+
+    def to_json(self) -> dict[str, Any]:
+        """The definitions as JSON data; ``from_json`` returns equal ones."""
+        return {
+            "definitions": [
+                {
+                    "snapshot": to_snapshot(placed.definition),
+                    "file": placed.file,
+                    "line": placed.line,
+                    "step_lines": dict(placed.step_lines),
+                }
+                for placed in self.definitions.values()
+            ],
+            "errors": [error.to_json() for error in self.errors],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ProjectDefinitions:
+        """Restore what ``to_json`` returned."""
+        placed = [
+            PlacedDefinition(from_snapshot(entry["snapshot"]), entry["file"], entry["line"], entry["step_lines"])
+            for entry in data["definitions"]
+        ]
+        return cls(
+            {entry.definition.saga: entry for entry in placed}, [Diagnostic(**error) for error in data["errors"]]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SagaDiff:
+    """The difference of one saga. ``old`` and ``new`` are None where it is not; ``difference`` if it is in both.
+
+    ``unreadable``: one of the versions has an error in the file of this saga.
+    """
+
+    saga: str
+    fate: Fate
+    old: PlacedDefinition | None
+    new: PlacedDefinition | None
+    difference: DefinitionDiff | None = None
+
+    @property
+    def changes(self) -> Sequence[Change]:
+        """The changes of its fields and steps."""
+        return self.difference.changes if self.difference is not None else ()
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of `sagas` in the JSON document of `saga diff`."""
+        place = self.new or self.old
+        document: dict[str, Any] = {"saga": self.saga, "file": place.file if place else None, "change": self.fate}
+        return document | (self.difference.to_json() if self.difference is not None else {})
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectDiff:
+    """The differences of all sagas by name, and the errors of both versions."""
+
+    sagas: Sequence[SagaDiff]
+    old_errors: Sequence[Diagnostic]
+    new_errors: Sequence[Diagnostic]
+
+    @property
+    def is_same(self) -> bool:
+        """All sagas do the same in both versions, and all could be read."""
+        return not (self.old_errors or self.new_errors) and all(saga.fate == "same" for saga in self.sagas)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON document of `saga diff` for two revisions."""
+        return {
+            "same": self.is_same,
+            "sagas": [saga.to_json() for saga in self.sagas if saga.fate != "same"],
+            "unchanged": sum(saga.fate == "same" for saga in self.sagas),
+            "old_errors": [error.to_json() for error in self.old_errors],
+            "new_errors": [error.to_json() for error in self.new_errors],
+        }
+
+
+def compare_projects(old: ProjectDefinitions, new: ProjectDefinitions) -> ProjectDiff:
+    """Compare the definitions of two versions of a project, each checked against its own actions and connections."""
+    names = sorted({*old.definitions, *new.definitions})
+    sagas = [_compare_saga(name, old, new) for name in names]
+    return ProjectDiff(sagas, old.errors, new.errors)
+
+
+def _compare_saga(name: str, old: ProjectDefinitions, new: ProjectDefinitions) -> SagaDiff:
+    before, after = old.definitions.get(name), new.definitions.get(name)
+    if before is not None and after is not None:
+        difference = compare_definitions(before.definition, after.definition)
+        return SagaDiff(name, "same" if difference.is_same else "changed", before, after, difference)
+    present, missing_in = (before, new) if after is None else (after, old)
+    if present is not None and any(error.file == present.file for error in missing_in.errors):
+        return SagaDiff(name, "unreadable", before, after)
+    return SagaDiff(name, "removed" if after is None else "added", before, after)

@@ -1,0 +1,226 @@
+"""`saga diff` for git revisions: all sagas of a project, each version checked against its own actions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga_cli import main
+
+ACTIONS = """
+from sagas import Step, action
+
+
+@action("shop.{name}", connection="shop")
+async def reserve(step: Step, sku: str) -> dict:
+    return {{}}
+
+
+@action("shop.release", connection="shop")
+async def release(step: Step, sku: str) -> None: ...
+"""
+
+CHECKOUT = """saga: checkout
+input: {type: object, required: [sku], properties: {sku: {type: string}}}
+steps:
+  - id: reserve
+    uses: shop.reserve
+    with: {sku: "${{ input.sku }}"}
+    compensate: shop.release
+"""
+
+
+def git(*words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=test", "-c", "user.email=test@test", *words], check=True)
+
+
+@pytest.fixture(autouse=True)
+def _repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository with the project `shop` in a folder of it, and a commit on the branch `main`."""
+    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
+        monkeypatch.delenv(name, raising=False)
+    shop = tmp_path / "shop"
+    (shop / "definitions").mkdir(parents=True)
+    monkeypatch.chdir(shop)
+    Path("definitions/checkout.saga.yaml").write_text(CHECKOUT)
+    Path("definitions/old.saga.yaml").write_text(CHECKOUT.replace("saga: checkout", "saga: old"))
+    Path("actions.py").write_text(ACTIONS.format(name="reserve"))
+    Path("saga.toml").write_text('actions = ["./actions.py"]\n[connections.shop]\nurl = "sqlite:///shop.db"\n')
+    git("init", "-q", "-b", "main", str(tmp_path))
+    git("add", "-A")
+    git("commit", "-qm", "first")
+
+
+def _change() -> None:
+    """Rename an action with its step's name of it, add a saga and remove one."""
+    Path("actions.py").write_text(ACTIONS.format(name="take"))
+    changed = CHECKOUT.replace("shop.reserve", "shop.take")
+    Path("definitions/checkout.saga.yaml").write_text(changed)
+    Path("definitions/new.saga.yaml").write_text(changed.replace("saga: checkout", "saga: new"))
+    Path("definitions/old.saga.yaml").unlink()
+
+
+def _diff(capsys: pytest.CaptureFixture[str], *words: str, code: int = 8) -> Any:
+    capsys.readouterr()
+    assert main.run(["diff", *words, "-o", "json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_each_version_has_its_own_actions(capsys: pytest.CaptureFixture[str]) -> None:
+    git("checkout", "-qb", "feature")
+    _change()
+    git("add", "-A")
+    git("commit", "-qm", "second")
+
+    document = _diff(capsys, "main..feature")
+
+    changes = {saga["saga"]: saga["change"] for saga in document["sagas"]}
+    assert changes == {"checkout": "changed", "new": "added", "old": "removed"}
+    [checkout] = [saga for saga in document["sagas"] if saga["saga"] == "checkout"]
+    assert checkout["running_sagas"]["still_needed"]["actions"] == ["shop.reserve"]
+    assert (document["old_errors"], document["new_errors"], document["same"]) == ([], [], False)
+
+
+def test_files_that_are_not_committed_count_and_stay_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    _change()
+    git("add", "actions.py")
+    before = subprocess.run(["git", "status", "--short"], capture_output=True, check=True).stdout
+
+    assert {saga["saga"] for saga in _diff(capsys, "HEAD..")["sagas"]} == {"checkout", "new", "old"}
+
+    assert subprocess.run(["git", "status", "--short"], capture_output=True, check=True).stdout == before
+
+
+def test_what_only_main_has_got_since_is_no_change_of_the_branch(capsys: pytest.CaptureFixture[str]) -> None:
+    git("branch", "feature")
+    _change()
+    git("add", "-A")
+    git("commit", "-qm", "second")
+    git("checkout", "-q", "feature")
+
+    assert _diff(capsys, "main...", code=0) == {
+        "same": True, "sagas": [], "unchanged": 2, "old_errors": [], "new_errors": [],
+    }  # fmt: skip
+    assert not _diff(capsys, "main..")["same"]
+
+
+def test_a_definition_with_errors_is_neither_removed_nor_added(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("definitions/checkout.saga.yaml").write_text(CHECKOUT + "stepz: []\n")
+
+    document = _diff(capsys, "HEAD..")
+
+    assert [(saga["saga"], saga["change"]) for saga in document["sagas"]] == [("checkout", "unreadable")]
+    assert [error["file"] for error in document["new_errors"]] == ["definitions/checkout.saga.yaml"]
+
+
+def test_annotations_name_the_lines_of_the_repository(capsys: pytest.CaptureFixture[str]) -> None:
+    _change()
+    assert main.run(["diff", "HEAD..", "--format", "github"]) == 8
+    lines = capsys.readouterr().out.splitlines()
+    step = next(line for line in lines if "checkout, uses" in line)
+    assert step.startswith("::notice file=shop/definitions/checkout.saga.yaml,line=4,")
+
+    assert main.run(["diff", "HEAD..", "--format", "sarif"]) == 8
+    [run] = json.loads(capsys.readouterr().out)["runs"]
+    assert run["tool"]["driver"]["name"] == "saga diff"
+    assert len(run["results"]) == len(lines)
+
+
+def test_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _change()
+    page = tmp_path / "diff.html"
+    assert main.run(["diff", "HEAD..", "--html", str(page)]) == 8
+    text = capsys.readouterr().out
+    assert "checkout  " in text
+    assert "new  a new saga" in text
+    assert "old  removed" in text
+    assert "<h1>HEAD..</h1>" in page.read_text(encoding="utf-8")
+
+
+def test_a_project_that_the_old_revision_does_not_have(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "definitions").mkdir(parents=True)
+    (other / "saga.toml").write_text("")
+    (other / "definitions" / "wait.saga.yaml").write_text("saga: wait\nsteps: [{id: a, uses: pass}]\n")
+    capsys.readouterr()
+    assert main.run(["--config", str(other), "diff", "HEAD..", "-o", "json"]) == 8
+    assert [saga["change"] for saga in json.loads(capsys.readouterr().out)["sagas"]] == ["added"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere.."], "there is no revision nowhere in"),
+        (["--", "--output=x.."], "--output=x is not a git revision"),
+        (["two\nlines.."], "there is no revision two\\nlines in"),
+        (["main:shop.."], "there is no revision main:shop in"),
+        (["checkout"], "NEW is missing"),
+        (["checkout", "old", "--format", "sarif"], "--format is for revisions"),
+    ],
+)
+def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["diff", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_revisions_without_a_commit_in_common(capsys: pytest.CaptureFixture[str]) -> None:
+    git("checkout", "-q", "--orphan", "unrelated")
+    git("commit", "-qm", "first of another history")
+    assert main.run(["diff", "main..."]) == 2
+    message = capsys.readouterr().err
+    assert "main and HEAD have no commit in common" in message
+    assert "git fetch --unshallow" in message
+
+
+def test_definitions_in_a_submodule_are_not_called_new(capsys: pytest.CaptureFixture[str]) -> None:
+    git("rm", "-rq", "--cached", "definitions")
+    git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},shop/definitions")
+    git("commit", "-qm", "submodule")
+    assert main.run(["diff", "HEAD.."]) == 2
+    assert "shop/definitions is a submodule" in capsys.readouterr().err
+
+
+def test_file_names_and_symbolic_links_of_a_revision(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A revision may put links where the command writes, and names that end a line of its output."""
+    victim = tmp_path / "victim"
+    victim.write_text("as before")
+    Path("saga.toml").rename("settings.toml")
+    Path("saga.toml").symlink_to("settings.toml")
+    for name in (".saga-definitions.json", "definitions.json"):
+        Path(name).symlink_to(victim)
+    Path("json.py").write_text("raise SystemExit('imported from the project')")
+    git("add", "-A")
+    git("commit", "-qm", "links")
+    definition = Path("definitions/two\n::error::lines.saga.yaml")
+    definition.write_text("saga: two\nsteps: [{id: a, uses: pass}]\n")
+
+    assert main.run(["diff", "HEAD..", "--format", "github"]) == 8
+
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("::notice file=shop/definitions/two%0A%3A%3Aerror%3A%3Alines.saga.yaml,line=1,")
+    assert victim.read_text() == "as before"
+
+
+def test_an_old_revision_whose_actions_cannot_be_imported(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("actions.py").write_text("import no_such_module\n")
+    git("commit", "-qam", "broken")
+    Path("actions.py").write_text(ACTIONS.format(name="reserve"))
+
+    assert main.run(["diff", "HEAD.."]) == 2
+
+    message = capsys.readouterr().err
+    assert "the project at HEAD cannot be read" in message
+    assert "no_such_module" in message
+
+
+def test_without_a_repository(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").rename(tmp_path / "elsewhere")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert main.run(["diff", "main.."]) == 2
+    assert "not a git repository" in capsys.readouterr().err
