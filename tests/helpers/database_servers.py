@@ -121,6 +121,10 @@ def postgres() -> Iterator[DatabaseServer]:
             "track_commit_timestamp": "on",
             "max_wal_size": "256MB",  # its folder may be in memory
             "fsync": "off",  # no test cuts the power of the machine, and SIGKILL keeps what was written
+            "full_page_writes": "off",
+            "autovacuum": "off",  # databases of tests live for seconds
+            "jit": "off",
+            "shared_buffers": "16MB",  # each connection maps what it uses of it
         }
         argv = [*mapped, str(programs / "postgres"), "-D", str(data)]
         for name, value in options.items():
