@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from sagas.protocol.saga_view import Access, AccessView
 
 _AUDIT = audit_table.c
 _SHOWN = 100
+_IDS_AT_ONCE = 500
 
 
 async def record_access(engine: AsyncEngine, saga_id: str, what: Access, *, who: str, reason: str | None) -> None:
@@ -33,11 +35,55 @@ async def read_accesses(engine: AsyncEngine, saga_id: str) -> list[AccessView]:
     ]
 
 
-async def complete_forgetting(engine: AsyncEngine, saga_id: str) -> None:
-    """Record that all values of the saga were replaced that can be."""
-    open_rows = sa.and_(_AUDIT.saga_id == saga_id, _AUDIT.what == "forget", _AUDIT.completed_at.is_(None))
+async def begin_forgetting(
+    engine: AsyncEngine, saga_ids: Sequence[str], *, who: str, reason: str | None, at: datetime
+) -> list[int]:
+    """Record that the values of these sagas are about to be forgotten; the numbers of the records.
+
+    From here on no worker begins an undo of them, or another run.
+    """
+    row = {"what": "forget", "at": at, "who": who, "reason": reason}
+    ids: list[int] = []
+    async with engine.begin() as connection:
+        for saga_id in saga_ids:
+            written = await connection.execute(sa.insert(audit_table).values({"saga_id": saga_id, **row}))
+            primary_key = written.inserted_primary_key
+            assert primary_key is not None
+            ids.append(primary_key[0])
+    return ids
+
+
+async def withdraw_forgetting(engine: AsyncEngine, ids: Sequence[int]) -> None:
+    """Delete the records of :func:`begin_forgetting`: nothing was forgotten."""
+    async with engine.begin() as connection:
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            part = ids[start : start + _IDS_AT_ONCE]
+            await connection.execute(sa.delete(audit_table).where(_AUDIT.id.in_(part), _AUDIT.completed_at.is_(None)))
+
+
+async def complete_forgetting(engine: AsyncEngine, saga_ids: Sequence[str]) -> None:
+    """Record that all values of the sagas were replaced that can be."""
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        await connection.execute(sa.update(audit_table).where(open_rows).values(completed_at=datetime.now(UTC)))
+        for start in range(0, len(saga_ids), _IDS_AT_ONCE):
+            part = saga_ids[start : start + _IDS_AT_ONCE]
+            open_rows = sa.and_(_AUDIT.saga_id.in_(part), _AUDIT.what == "forget", _AUDIT.completed_at.is_(None))
+            await connection.execute(sa.update(audit_table).where(open_rows).values(completed_at=datetime.now(UTC)))
+
+
+async def begun_forgetting(engine: AsyncEngine, saga_id: str, since: datetime | None) -> AccessView | None:
+    """The newest record that the values of the saga are forgotten, or being forgotten; None if there is none.
+
+    ``since``: when the saga was started; a record before that is about an earlier generation of its id.
+    """
+    query = sa.select(_AUDIT.at, _AUDIT.who, _AUDIT.reason).where(_AUDIT.saga_id == saga_id, _AUDIT.what == "forget")
+    if since is not None:
+        query = query.where(_AUDIT.at >= since)
+    async with engine.connect() as connection:
+        row = (await connection.execute(query.order_by(_AUDIT.id.desc()).limit(1))).first()
+    if row is None:
+        return None
+    at = format_timestamp(row.at.timestamp()) or ""
+    return AccessView(at=at, what="forget", who=row.who, reason=row.reason)
 
 
 async def was_forgotten(engine: AsyncEngine, saga_id: str) -> bool:

@@ -191,10 +191,30 @@ class RunLedger:
         with self._readable():
             return await self._sql.forgetting.delete_states(self.engine, saga_ids)
 
-    async def complete_forgetting(self, saga_id: str) -> None:
-        """Record that the values of the saga were replaced everywhere that they can be."""
+    async def begin_forgetting(
+        self, saga_ids: Sequence[str], *, who: str, reason: str | None, at: datetime
+    ) -> builtins.list[int]:
+        """Record that the values of these sagas are about to be forgotten; the numbers of the records."""
         with self._readable():
-            await self._sql.audit.complete_forgetting(self.engine, saga_id)
+            return await self._sql.audit.begin_forgetting(self.engine, saga_ids, who=who, reason=reason, at=at)
+
+    async def withdraw_forgetting(self, ids: Sequence[int]) -> None:
+        """Delete the records of :meth:`begin_forgetting`: nothing was forgotten."""
+        with self._readable():
+            await self._sql.audit.withdraw_forgetting(self.engine, ids)
+
+    async def begun_forgetting(self, saga_id: str, since: datetime | None = None) -> AccessView | None:
+        """The newest record that the values of a saga are forgotten, or being forgotten; None if there is none.
+
+        ``since``: when the saga was started.
+        """
+        with self._readable():
+            return await self._sql.audit.begun_forgetting(self.engine, saga_id, since)
+
+    async def complete_forgetting(self, saga_ids: Sequence[str]) -> None:
+        """Record that the values of these sagas were replaced everywhere that they can be."""
+        with self._readable():
+            await self._sql.audit.complete_forgetting(self.engine, saga_ids)
 
     async def write(self, records: Sequence[RunRecord]) -> None:
         """Insert or update rows; a later state is kept."""
@@ -280,6 +300,9 @@ class NoLedger(RunLedger):
 
     async def accesses(self, saga_id: str) -> builtins.list[AccessView]:
         return []
+
+    async def begun_forgetting(self, saga_id: str, since: datetime | None = None) -> AccessView | None:
+        return None
 
     async def bulk_ids(self) -> builtins.list[str]:
         return []

@@ -1,13 +1,18 @@
 """`saga forget`: replaces the `x-sensitive` values of a finished saga everywhere they can be replaced.
 
 The order makes it whole when it is killed and repeated: the values are read from the run or from the ledger, whose
-state is deleted after all else was replaced, and the runs last. From its record on, the saga cannot be undone.
+state is deleted after all else was replaced, and the runs last.
+
+It excludes an undo, and any other run of the saga: it looks for an open one after its own record, and a run, which is
+open from its start, looks for the record before its first effect. So at least one of the two refuses itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from saga_workers.location.location import Location
@@ -17,12 +22,13 @@ from saga_workers.privacy.histories import delete_histories, histories_place, sa
 from saga_workers.privacy.places import ForgottenPlace
 from saga_workers.privacy.replacement import Replacement
 from saga_workers.privacy.saga_values import read_input, read_state
-from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.temporal.temporal_runs import RunInfo, describe_run
 from saga_workers.views.saga_view import read_view
 from sagas.definition.sensitivity import sensitive_values
 from sagas.definition.snapshot import from_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.project import Project
+from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
@@ -132,9 +138,20 @@ def _schema(settings: Settings, location: Location) -> Any:
 async def forget(
     locator: Locator, settings: Settings, subject: Subject, *, who: str, reason: str, delete_run: bool
 ) -> list[ForgottenPlace]:
-    """Replace the values; the places with what became of them. Raises SagaError: then it is to be repeated."""
+    """Replace the values; the places with what became of them.
+
+    Raises SagaError: then it is to be repeated; RefusedError if a run of the saga has begun, which needs the values:
+    then nothing was replaced.
+    """
     ledger = locator.ledger
-    await ledger.record_access(subject.view.id, "forget", who=who, reason=reason)
+    at = _record_time(subject.view)
+    records = await ledger.begin_forgetting(subject.saga_ids, who=who, reason=reason, at=at)
+    try:
+        await _require_no_run(locator, subject.saga_ids)
+        subject = await find_subject(locator, settings, subject.view.id, delete_run=delete_run)
+    except Exception:
+        await ledger.withdraw_forgetting(records)
+        raise
     replacement = Replacement(subject.sensitive)
     places: list[ForgottenPlace] = []
     if not subject.done:
@@ -147,5 +164,24 @@ async def forget(
         places.append(await delete_histories(locator.temporal, subject.runs))
     else:
         places.append(await histories_place(locator.temporal, subject.runs, subject.sensitive))
-    await ledger.complete_forgetting(subject.view.id)
+    await ledger.complete_forgetting(subject.saga_ids)
     return places
+
+
+def _record_time(view: SagaView) -> datetime:
+    """The present, but not before the end of the saga: the clock of this machine may be late."""
+    now = datetime.now(UTC)
+    return now if view.ended_at is None else max(now, datetime.fromisoformat(view.ended_at))
+
+
+async def _require_no_run(locator: Locator, saga_ids: Sequence[str]) -> None:
+    """Raise RefusedError if a run of these sagas, or of their undo, is open. Temporal's list of runs lags behind."""
+    for saga_id in saga_ids:
+        for workflow_id in (saga_id, saga_id + UNDO_SUFFIX):
+            described = await describe_run(locator.temporal, workflow_id)
+            if described is not None and described.run.running:
+                raise RefusedError(
+                    f"{workflow_id} has just begun, and needs the values of {saga_id}: repeat the command when it has"
+                    " ended",
+                    help=saga_command("show", saga_id),
+                )

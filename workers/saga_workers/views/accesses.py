@@ -10,9 +10,14 @@ from saga_workers.location.locator import Locator
 from sagas.protocol.saga_view import AccessView, SagaView
 from sagas.protocol.size_limits import is_omitted
 from sagas.text.exact_json import encode_json
-from sagas.text.printable import MASK
+from sagas.text.printable import MASK, printable_line
+from sagas.text.shortening import shorten
 
-FORGOTTEN = "its values were forgotten, and an undo would need them"
+
+def forgotten_text(access: AccessView) -> str:
+    """The reason why a saga cannot be undone whose values somebody has had forgotten."""
+    who = shorten(printable_line(access.who))
+    return f"its values were forgotten at {access.at} by {who}, and an undo would need them"
 
 
 async def with_accesses(locator: Locator, view: SagaView) -> SagaView:
@@ -29,9 +34,11 @@ async def with_accesses(locator: Locator, view: SagaView) -> SagaView:
     if not accesses:
         return view
     view = replace(view, accesses=tuple(accesses))
-    if not any(_has_ended_undo(view, access) for access in accesses):
+    forgotten = next((access for access in reversed(accesses) if _has_ended_undo(view, access)), None)
+    if forgotten is None:
         return view
-    return replace(view, can_undo=False, undo_refusal=FORGOTTEN if view.state == "COMPLETED" else None)
+    refusal = forgotten_text(forgotten) if view.state == "COMPLETED" else None
+    return replace(view, can_undo=False, undo_refusal=refusal)
 
 
 def _has_ended_undo(view: SagaView, access: AccessView) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable
@@ -9,8 +11,9 @@ from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.temporal_runs import RunDescription
+from saga_workers.views.accesses import forgotten_text
 from sagas.errors import InfrastructureError, RefusedError
-from sagas.protocol.payloads import VIEW_QUERY
+from sagas.protocol.payloads import VIEW_QUERY, unpack_state
 from sagas.settings.signing_keys import SigningKeys
 from sagas.text.shell import saga_command
 
@@ -25,15 +28,28 @@ class LastStates:
     async def __call__(self, saga_id: str) -> str | None:
         """The state as :func:`sagas.protocol.payloads.pack_state` writes it; None if there is none.
 
-        Raises RefusedError if the saga is still running, never began, or its state is not signed, InfrastructureError
-        if its workflow is about to close or the ledger does not answer.
+        Raises RefusedError if the saga is still running, never began, its state is not signed, or its values are being
+        forgotten; InfrastructureError if its workflow is about to close or the ledger does not answer.
         """
         try:
-            location = await self._locator.locate(saga_id)
-            if location.row is not None:
-                return await self._locator.ledger.machine(saga_id)
+            state = await self._read(saga_id)
+            await self._require_values(saga_id, state)
         except LedgerUnavailable as error:
             raise InfrastructureError(error.message) from error  # Temporal tries again
+        return state
+
+    async def _require_values(self, saga_id: str, state: str | None) -> None:
+        """Raise RefusedError if `saga forget` has begun, which looks in turn for the run that asks here."""
+        began = None if state is None else unpack_state(state).get("started_at")
+        since = None if began is None else datetime.fromtimestamp(float(began), UTC)
+        forgotten = await self._locator.ledger.begun_forgetting(saga_id, since)
+        if forgotten is not None:
+            raise RefusedError(f"{saga_id} cannot be undone: {forgotten_text(forgotten)}")
+
+    async def _read(self, saga_id: str) -> str | None:
+        location = await self._locator.locate(saga_id)
+        if location.row is not None:
+            return await self._locator.ledger.machine(saga_id)
         if location.member is not None:
             return await self._in_bulk_workflow(saga_id, location.member)
         return None if location.run is None else await self._in_own_workflow(location.run)
