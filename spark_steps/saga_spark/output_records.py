@@ -10,7 +10,6 @@ operator's decision); DISCARDED (undone before publication); QUARANTINED (reject
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateTable
 
+from saga_activities.database_clock import DatabaseNow
 from saga_activities.guard.entry_key import MAX_ENTRY, MAX_GUARD_ID
 from saga_activities.guard.schema import DIALECTS, create_metadata
 from saga_activities.guard.tables import TABLE_OPTIONS, guard_table, long_text, short_text
@@ -143,7 +143,7 @@ async def take_over(
     Raises :class:`FencedOut` if the fate of the output is already decided: an attempt that consulted the guard earlier
     and was then suspended must not stage again under a row that describes a published output.
     """
-    now = time.time()
+    now = DatabaseNow()
     values = {
         "saga_id": target.saga_id,
         "step": target.step,
@@ -256,7 +256,7 @@ def select_to_clean_up(limit: int, skip: int) -> sa.Select[Any]:
 
 def set_cleaned_up(target: Target, epoch: int) -> sa.Update:
     """Mark the stage area as free of this output, unless another attempt has begun since."""
-    return sa.update(outputs).where(*_has_target(target), outputs.c.epoch == epoch).values(cleaned_at=time.time())
+    return sa.update(outputs).where(*_has_target(target), outputs.c.epoch == epoch).values(cleaned_at=DatabaseNow())
 
 
 def select_undo_data_to_drop(before: float, limit: int) -> sa.Select[Any]:
@@ -274,7 +274,7 @@ def select_undo_data_to_drop(before: float, limit: int) -> sa.Select[Any]:
 
 def set_undo_data_dropped(target: Target) -> sa.Update:
     """Record that the sink keeps nothing for an undo any more."""
-    return sa.update(outputs).where(*_has_target(target)).values(forgotten_at=time.time())
+    return sa.update(outputs).where(*_has_target(target)).values(forgotten_at=DatabaseNow())
 
 
 def select_last_row_count(row: OutputRow) -> sa.Select[Any]:
@@ -300,7 +300,7 @@ def _column_values(values: Mapping[str, Any]) -> dict[str, Any]:
         name: encode_json(value).decode() if name in texts and value is not None else value
         for name, value in values.items()
     }
-    return {**plain, "updated_at": time.time()}
+    return {**plain, "updated_at": DatabaseNow()}
 
 
 def _has_target(target: Target) -> tuple[sa.ColumnElement[bool], ...]:

@@ -13,9 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler
 
+from saga_activities.database_clock import DatabaseNow
 from saga_activities.guard.entry_key import MAX_GUARD_ID
 from saga_activities.guard.schema import DIALECTS, create_metadata, metadata_ddl
-from saga_activities.guard.tables import TABLE_OPTIONS, long_text, now_sql, short_text
+from saga_activities.guard.tables import TABLE_OPTIONS, long_text, short_text
 from saga_activities.input_limits import MAX_ENQUEUED_NAME
 
 NEW = "NEW"
@@ -26,21 +27,10 @@ DROPPED = "DROPPED"
 """An operator has decided that it is never delivered; ``reason`` says who, and why."""
 
 
-class _Now(sa.sql.expression.ColumnElement[float]):
-    """The current time in seconds since the epoch, by the clock of the database."""
-
-    inherit_cache = True
-
-
 class _NewUid(sa.sql.expression.ColumnElement[str]):
     """A unique text that the database makes."""
 
     inherit_cache = True
-
-
-@compiles(_Now)
-def _now(element: _Now, compiler: DDLCompiler, **_: Any) -> str:
-    return f"({now_sql(compiler.dialect.name)})"
 
 
 _UID = {"postgresql": "gen_random_uuid()::text", "sqlite": "lower(hex(randomblob(16)))"}
@@ -70,7 +60,7 @@ enqueued_table = sa.Table(
     sa.Column("order_key", short_text(MAX_ENQUEUED_NAME)),
     sa.Column("status", short_text(12), nullable=False, server_default=NEW),
     sa.Column("reason", long_text()),
-    sa.Column("created_at", sa.Double, nullable=False, server_default=_Now()),
+    sa.Column("created_at", sa.Double, nullable=False, server_default=DatabaseNow()),
     sa.Column("uid", short_text(36), nullable=False, server_default=_NewUid()),
     # When an operator dropped it.
     sa.Column("dropped_at", sa.Double),

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from saga_activities.database_clock import database_datetime
 from saga_activities.ledger.records import (
     Claim,
     ClaimResult,
@@ -55,7 +56,7 @@ async def claim(
     result = ClaimResult()
     if definition is not None:
         async with _transaction(engine) as connection:
-            await _write_definition(connection, definition, datetime.now(UTC))
+            await _write_definition(connection, definition, await database_datetime(connection))
     for start in range(0, len(claims), _AT_ONCE):
         part = claims[start : start + _AT_ONCE]
         async with _transaction(engine) as connection:
@@ -75,9 +76,10 @@ async def claim(
     return result
 
 
-async def claim_single(engine: AsyncEngine, new: NewClaim, *, saga: str, at: datetime) -> SingleClaim:
+async def claim_single(engine: AsyncEngine, new: NewClaim, *, saga: str) -> SingleClaim:
     """Claim an id for a saga with a workflow of its own, and read what is known of it."""
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        at = await database_datetime(connection)
         while True:
             insert = _insert(connection.dialect.name)
             # Without the option SQLAlchemy does not keep the number of an INSERT.
@@ -88,7 +90,7 @@ async def claim_single(engine: AsyncEngine, new: NewClaim, *, saga: str, at: dat
             held = None if made else next(iter(await claims_of(connection, [new.saga_id])), None)
             if made or held is not None:  # else the saga has just ended, and its claim was deleted
                 # Read after the insert: the transaction that deleted the claim has written the row of the saga.
-                return SingleClaim(made, held, await read_newest(connection, new.saga_id))
+                return SingleClaim(at if made else None, held, await read_newest(connection, new.saga_id))
 
 
 async def release_single(engine: AsyncEngine, saga_id: str, *, at: datetime) -> None:
@@ -143,15 +145,15 @@ async def list_claims(
         return [_to_claim(row) for row in await connection.execute(query)]
 
 
-async def oldest_single_claims(engine: AsyncEngine, before: datetime, limit: int) -> list[str]:
-    """The ids of sagas with workflows of their own that were claimed before this time and have not ended."""
-    query = (
-        sa.select(_CLAIM.saga_id)
-        .where(_CLAIM.bulk_id.is_(None), _CLAIM.claimed_at < before)
-        .order_by(_CLAIM.claimed_at, _CLAIM.saga_id)
-        .limit(limit)
-    )
+async def oldest_single_claims(engine: AsyncEngine, min_age: timedelta, limit: int) -> list[str]:
+    """The ids of sagas with workflows of their own that were claimed this long ago and have not ended."""
     async with engine.connect() as connection:
+        query = (
+            sa.select(_CLAIM.saga_id)
+            .where(_CLAIM.bulk_id.is_(None), _CLAIM.claimed_at < await database_datetime(connection) - min_age)
+            .order_by(_CLAIM.claimed_at, _CLAIM.saga_id)
+            .limit(limit)
+        )
         return list((await connection.execute(query)).scalars())
 
 

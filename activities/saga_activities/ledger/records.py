@@ -110,9 +110,11 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True)
 class SingleClaim:
-    """``made``: the claim is from this call; else ``held`` is the one that exists. ``row``: the newest of the id."""
+    """``made_at``: when this call has made the claim; else ``held`` is the one that exists. ``row``: the newest of the
+    id.
+    """
 
-    made: bool
+    made_at: datetime | None
     held: Claim | None
     row: RunRow | None
 

@@ -6,7 +6,6 @@ two deliveries has its effect, in whichever processes they run.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -26,7 +25,7 @@ InboxStatus = Literal["DONE", "REJECTED", "DEAD"]
 """The result of a message: it had its effect, was rejected, or had no effect because every attempt failed."""
 
 _COLUMNS = "(consumer, event_id, topic, topic_id, topic_partition, topic_offset, digest, status, reason, received_at)"
-_VALUES = "(:consumer, :event_id, :topic, :topic_id, :partition, :offset, :digest, :status, :reason, :at)"
+_VALUES = "(:consumer, :event_id, :topic, :topic_id, :partition, :offset, :digest, :status, :reason, {now})"
 _SELECT_ROW = (
     "SELECT topic, topic_partition, topic_offset, digest, status, reason FROM saga_inbox"
     " WHERE consumer = :consumer AND event_id = :event_id"
@@ -87,7 +86,8 @@ async def record(
     """Insert the row of a message; returns the existing one if it was recorded before, else None."""
     dialect = sql.dialect
     touched = await sql.execute(
-        f"{_insert_ignore(dialect, 'saga_inbox')} {_COLUMNS} VALUES {_VALUES}{_on_conflict(dialect)}",
+        f"{_insert_ignore(dialect, 'saga_inbox')} {_COLUMNS}"
+        f" VALUES {_VALUES.format(now=now_sql(dialect))}{_on_conflict(dialect)}",
         consumer=message.consumer,
         event_id=message.event_id,
         topic=message.topic,
@@ -97,7 +97,6 @@ async def record(
         digest=message.digest,
         status=status,
         reason=None if reason is None else reason.replace("\0", ""),  # PostgreSQL's text cannot contain it
-        at=time.time(),
     )
     if touched:
         return None
@@ -158,18 +157,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{shorten(text, 40)}…"
 
 
-async def purge_limit(engine: AsyncEngine, age: float) -> float:
-    """The time before which rows are older than ``age`` seconds by two clocks: that of this machine and of the server.
-
-    A machine whose clock is ahead would otherwise forget messages that may come again. A file has no clock of its own.
-    """
-    async with engine.connect() as connection:
-        now = await connection.scalar(sa.text(f"SELECT {now_sql(engine.dialect.name)}"))
-    return min(time.time(), float(now)) - age
-
-
 async def purge(engine: AsyncEngine, older_than: float, limit: int = 1_000) -> int:
-    """Delete at most ``limit`` rows received before ``older_than`` (seconds since the epoch).
+    """Delete at most ``limit`` rows received before ``older_than``, in seconds since the epoch by the database's clock.
 
     Returns the number of deleted rows.
     """

@@ -23,7 +23,7 @@ from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.stored_values import StoredValues
-from saga_activities.guard.tables import outbox_table
+from saga_activities.guard.tables import now_sql, outbox_table
 from saga_activities.json_results import UnusableResult, to_json_value
 from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER, record_value
 from saga_activities.value_cipher import ENCRYPTED_TEXT
@@ -63,7 +63,7 @@ _MAX_EVENT_TYPE = 255
 _INSERT_EVENT = """
 INSERT INTO {outbox} (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at,
                          event_type, shard)
-VALUES (:event_id, :topic, :event_key, :value, :headers, :saga_id, :step, :generation, :status, :created_at,
+VALUES (:event_id, :topic, :event_key, :value, :headers, :saga_id, :step, :generation, :status, {now},
         :event_type, :hash % (SELECT {shards} FROM saga_outbox_home WHERE id = 1))
 """
 
@@ -94,7 +94,6 @@ class PreparedEvents:
             "saga_id": invocation.saga_id,
             "step": invocation.entry,
             "generation": invocation.generation,
-            "created_at": time.time(),
         }
         texts = MessageTexts()
         return PreparedEvents(
@@ -122,7 +121,8 @@ async def insert_prepared(sql: SqlSession, prepared: Iterable[PreparedEvents]) -
     rows = [stored_event(row, sql.stored_values) for event in prepared for row in event.rows]
     if rows:
         shards = "shards::bigint" if sql.dialect == "postgresql" else "shards"
-        await sql.execute(_INSERT_EVENT.format(outbox=outbox_rows(sql.dialect).name, shards=shards), rows)
+        statement = _INSERT_EVENT.format(outbox=outbox_rows(sql.dialect).name, shards=shards, now=now_sql(sql.dialect))
+        await sql.execute(statement, rows)
 
 
 _ENCRYPTED = ("value", "event_key", "headers")

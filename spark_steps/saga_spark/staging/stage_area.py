@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from sqlalchemy import Select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.database_clock import time_of
 from saga_spark import output_records
 from saga_spark.manifest import Manifest, Target
 from saga_spark.output_records import OutputRow, clean_up_sink, publication_of
@@ -105,6 +105,7 @@ async def clean_up_stage(
 
     An error with one output is logged as one line, and the next round retries it.
     """
+    now = await time_of(engine)
     liveness: dict[str, SagaLiveness] = {}
     cleared: list[OutputRow] = []
     kept = 0
@@ -113,7 +114,7 @@ async def clean_up_stage(
             saga_id = row.target.saga_id
             if saga_id not in liveness:
                 liveness[saga_id] = await liveness_of(saga_id)
-            decision = decide_clean_up(row, liveness[saga_id], time.time(), settings.retention)
+            decision = decide_clean_up(row, liveness[saga_id], now, settings.retention)
             if decision == "keep" or not await _clean_up_output(row, decision, settings):
                 kept += 1
                 continue

@@ -7,7 +7,6 @@ large is not read.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ _REFUSE = text(f"UPDATE saga_enqueued SET status = '{REFUSED}', reason = :reason
 _NOTE = text(f"UPDATE saga_enqueued SET reason = :reason WHERE id IN :ids AND status = '{NEW}'").bindparams(
     bindparam("ids", expanding=True)
 )
-_PURGE = text(f"DELETE FROM saga_enqueued WHERE status = '{DROPPED}' AND dropped_at < :before")
+_PURGE = f"DELETE FROM saga_enqueued WHERE status = '{DROPPED}' AND dropped_at < {{now}} - {{retention}}"
 
 
 class EnqueuedHead(NamedTuple):
@@ -121,7 +120,8 @@ class EnqueuedTable:
     async def purge(self, retention: float) -> None:
         """Delete the rows that were dropped so many seconds ago."""
         async with self._connected() as connection:
-            await connection.execute(_PURGE, {"before": time.time() - retention})
+            now = now_sql(self.engine.dialect.name)
+            await connection.exec_driver_sql(_PURGE.format(now=now, retention=float(retention)))
 
     async def counts(self) -> Mapping[str, Enqueued]:
         """Rows by status."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,8 +32,8 @@ _RETRY = text(
     f"AND status IN ('{REFUSED}', '{DROPPED}')"
 )
 _RETRY_ALL = text(f"UPDATE saga_enqueued SET status = '{NEW}', reason = NULL WHERE status = '{REFUSED}'")
-_DROP = text(
-    f"UPDATE saga_enqueued SET status = '{DROPPED}', reason = :reason, dropped_at = :now WHERE id = :id "
+_DROP = (
+    f"UPDATE saga_enqueued SET status = '{DROPPED}', reason = :reason, dropped_at = {{now}} WHERE id = :id "
     f"AND status IN ('{NEW}', '{REFUSED}')"
 )
 _STATUS = text("SELECT status, saga_id FROM saga_enqueued WHERE id = :id")
@@ -105,9 +104,10 @@ async def retry_refused(settings: Settings, connection: str | None) -> int:
 async def drop_row(settings: Settings, connection: str | None, row: int, *, reason: str, who: str) -> str:
     """Never deliver this row. Raises UsageError, RefusedError, and SagaError as :func:`list_rows`."""
     name = _one_name(settings, connection)
-    values = {"id": row, "reason": f"dropped: {who}: {reason}", "now": time.time()}
+    values = {"id": row, "reason": f"dropped: {who}: {reason}"}
     async with enqueued_database(settings, name) as engine:
-        before = await _decide(engine, _DROP, row, values, "dropped")
+        drop = text(_DROP.format(now=now_sql(engine.dialect.name)))
+        before = await _decide(engine, drop, row, values, "dropped")
     look = saga_command("show", before.saga_id) if before.saga_id is not None else "saga list"
     late = f", unless a delivery was under way: {look}" if before.status == NEW else ""
     return f"row {row} of {name} will not be delivered{late}"

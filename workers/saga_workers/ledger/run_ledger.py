@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
@@ -121,10 +121,10 @@ class RunLedger:
             claim = await self._sql.claims.read_claim(self.engine, saga_id)
         return None if claim is None or claim.bulk_id is None else claim
 
-    async def claim_single(self, new: NewClaim, saga: str, at: datetime) -> SingleClaim:
+    async def claim_single(self, new: NewClaim, saga: str) -> SingleClaim:
         """Claim an id for a saga with a workflow of its own."""
         with self._readable():
-            return await self._sql.claims.claim_single(self.engine, new, saga=saga, at=at)
+            return await self._sql.claims.claim_single(self.engine, new, saga=saga)
 
     async def release_single(self, saga_id: str, at: datetime) -> None:
         """Give up a claim that was made ``at`` this time."""
@@ -151,10 +151,10 @@ class RunLedger:
         with self._readable():
             return await self._sql.claims.list_claims(self.engine, criteria, limit, bulk_ids)
 
-    async def oldest_single_claims(self, before: datetime, limit: int) -> builtins.list[str]:
-        """The ids of sagas with workflows of their own that were started before this time and have not ended."""
+    async def oldest_single_claims(self, min_age: timedelta, limit: int) -> builtins.list[str]:
+        """The ids of sagas with workflows of their own that were claimed this long ago and have not ended."""
         with self._readable():
-            return await self._sql.claims.oldest_single_claims(self.engine, before, limit)
+            return await self._sql.claims.oldest_single_claims(self.engine, min_age, limit)
 
     async def pauses(self) -> builtins.list[StandingPause]:
         """The standing pauses of connections and of the sagas of a name."""
@@ -295,8 +295,8 @@ class NoLedger(RunLedger):
     async def bulk_claim(self, saga_id: str) -> Claim | None:
         return None
 
-    async def claim_single(self, new: NewClaim, saga: str, at: datetime) -> SingleClaim:
-        return SingleClaim(made=False, held=None, row=None)
+    async def claim_single(self, new: NewClaim, saga: str) -> SingleClaim:
+        return SingleClaim(made_at=None, held=None, row=None)
 
     async def accesses(self, saga_id: str) -> builtins.list[AccessView]:
         return []
@@ -312,7 +312,7 @@ class NoLedger(RunLedger):
     ) -> builtins.list[Claim]:
         return []
 
-    async def oldest_single_claims(self, before: datetime, limit: int) -> builtins.list[str]:
+    async def oldest_single_claims(self, min_age: timedelta, limit: int) -> builtins.list[str]:
         return []
 
 

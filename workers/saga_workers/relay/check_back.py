@@ -21,6 +21,7 @@ from temporalio.client import Client as Temporal
 from temporalio.service import RPCError
 
 from saga_activities.concurrency import Backoff
+from saga_activities.database_clock import time_of
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.outbox_postgresql import outbox_rows
@@ -107,16 +108,16 @@ class CheckBack:
 
     async def _take_due(self, engine: AsyncEngine) -> list[Any]:
         """Take the due events: their next check is moved on, so that no other relay checks them now."""
-        due = _DUE.format(now=now_sql(engine.dialect.name))
-        columns = "id, event_id, topic, saga_id, step, generation, created_at, checks"
+        now = now_sql(engine.dialect.name)
+        due = _DUE.format(now=now)
+        columns = f"id, event_id, topic, saga_id, step, generation, {now} - created_at AS held, checks"
         table = outbox_rows(engine.dialect.name).name
         select = text(f"SELECT {columns} FROM {table} WHERE {due} ORDER BY id LIMIT {_CHECKED_AT_ONCE}")
-        take = text(f"UPDATE {table} SET next_check_at = :later WHERE id = :id AND {due}")
+        take = text(f"UPDATE {table} SET next_check_at = {now} + :first WHERE id = :id AND {due}")
         first, taken = self._intervals.first, []
         async with engine.connect() as connection:
             for row in (await connection.execute(select, {"first": first})).all():
-                values = {"id": row.id, "later": time.time() + first, "first": first}
-                if (await connection.execute(take, values)).rowcount == 1:
+                if (await connection.execute(take, {"id": row.id, "first": first})).rowcount == 1:
                     taken.append(row)
         return taken
 
@@ -133,9 +134,11 @@ class CheckBack:
                     )
             return
         about = fields(outbox=name, entry=str(address))
-        now = time.time()
         outcome = await Guard(name, engine).decide_held_events(
-            address, committed=status.kind == "committed", scheduled_at=now, deadline=now + _ATTEMPT_TIMEOUT
+            address,
+            committed=status.kind == "committed",
+            scheduled_at=await time_of(engine),  # which is compared with the watermark of the database
+            deadline=time.time() + _ATTEMPT_TIMEOUT,
         )
         if outcome.kind != "done":
             why = outcome.failure.message if outcome.failure else outcome.kind
@@ -148,14 +151,15 @@ class CheckBack:
         """Set the next check: after as long as the event has been held; doubling if there was no answer."""
         intervals = self._intervals
         checks = event.checks + 1 if status.kind == "unknown" else 0
-        pause = intervals.delay(checks) if checks else max(intervals.first, time.time() - event.created_at)
+        pause = intervals.delay(checks) if checks else max(intervals.first, event.held)
+        now = now_sql(engine.dialect.name)
         statement = text(
-            f"UPDATE {outbox_rows(engine.dialect.name).name} SET next_check_at = :at, checks = :checks, note = :note "
-            "WHERE id = :id AND status = 'HELD'"
+            f"UPDATE {outbox_rows(engine.dialect.name).name} SET next_check_at = {now} + :pause, checks = :checks, "
+            "note = :note WHERE id = :id AND status = 'HELD'"
         )
         values = {
             "id": event.id,
-            "at": time.time() + min(intervals.longest, pause),
+            "pause": min(intervals.longest, pause),
             "checks": checks,
             "note": status.reason or None,
         }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Sequence, Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.concurrency import Backoff, end_tasks
 from saga_activities.connections import DatabaseConnections
+from saga_activities.database_clock import time_of
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import require_client
 from saga_workers.enqueued.delivering import Delivering, delivered_connections
@@ -267,7 +267,7 @@ async def purge_published(outbox: Outbox) -> None:
     """Delete events published or dropped before the retention period, in the shards that this process publishes."""
     shards = {shard for shard, current in outbox.states.items() if current.state == "publishing"}
     if shards:
-        await outbox.table.purge(shards, time.time(), outbox.settings.retention)
+        await outbox.table.purge(shards, await time_of(outbox.table.engine), outbox.settings.retention)
 
 
 def maintenance_tasks(settings: Settings) -> Sequence[MaintenanceTask]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.stored_values import StoredValues, stored_values
+from saga_activities.guard.tables import now_sql
 from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.messaging.outbox import DROPPED, HELD, NEW, REFUSED, decrypted_event
 from saga_workers.runtime.database_access import unusable
@@ -33,7 +33,7 @@ _SELECT_UNDECIDED = (
 )
 _SELECT_EVENT = text("SELECT status, topic, saga_id, step FROM saga_outbox WHERE event_id = :id")
 _UPDATE_STATUS = (
-    "UPDATE {outbox} SET status = :status, note = :note, published_at = :dropped_at "
+    "UPDATE {outbox} SET status = :status, note = :note, published_at = {dropped_at} "
     f"WHERE event_id = :id AND status IN ('{HELD}', '{REFUSED}')"
 )
 
@@ -111,12 +111,14 @@ async def decide_event(
     """
     status = NEW if decision == "release" else DROPPED
     note = f"{decision}: {who}: {reason}"
-    values = {"id": event_id, "status": status, "note": note, "dropped_at": time.time() if status == DROPPED else None}
+    values = {"id": event_id, "status": status, "note": note}
+    dropped_at = now_sql(engine.dialect.name) if status == DROPPED else "NULL"
+    update = _UPDATE_STATUS.replace("{dropped_at}", dropped_at)
     async with engine.connect() as connection:
         row = (await connection.execute(_SELECT_EVENT, {"id": event_id})).first()
         if row is None:
             return None
-        if (await connection.execute(_on_rows(_UPDATE_STATUS, engine), values)).rowcount != 1:
+        if (await connection.execute(_on_rows(update, engine), values)).rowcount != 1:
             now = (await connection.execute(_SELECT_EVENT, {"id": event_id})).first()
             state = row.status if now is None else now.status
             raise RefusedError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from saga_activities.input_checks import INPUT_CHECKS
@@ -105,9 +105,8 @@ class ExistingSagas:
         Raises LedgerUnavailable if it does not answer, and Temporal does not know the id.
         """
         new = NewClaim(saga_id, input_digest(request.input), {**request.labels, **(labels or {})})
-        at = datetime.now(UTC)
         try:
-            claim = await self._ledger.claim_single(new, self._name, at)
+            claim = await self._ledger.claim_single(new, self._name)
         except LedgerUnavailable as error:
             if not await self.is_free(saga_id):
                 return None
@@ -115,7 +114,7 @@ class ExistingSagas:
                 f"it is unknown whether {saga_id} has run before: {error.message}", help="start it again later"
             ) from error
         bulk = claim.held if claim.held is not None and claim.held.bulk_id is not None else None
-        return ClaimedId(saga_id, at if claim.made else None, bulk, claim.row)
+        return ClaimedId(saga_id, claim.made_at, bulk, claim.row)
 
     async def is_free(self, saga_id: str) -> bool:
         """True if Temporal has no saga of the id: no run at all, or only closed ones that never became one."""

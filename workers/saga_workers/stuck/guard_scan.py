@@ -20,6 +20,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.location.traces import reading_tables
 from saga_workers.stuck.verdict import OVER
 from saga_workers.temporal.saga_runs import describe_saga_run, was_never_accepted
+from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import list_runs, namespace_retention
 from saga_workers.temporal.visibility_filter import has_literal, quote
 from sagas.settings import Settings
@@ -44,6 +45,7 @@ class GuardScan:
         self._current = 0
         self._after = ""
         self.complete = not self._connections
+        self._time: ServerTime | None = None
 
     async def find_suspects(self, locator: Locator, limit: int) -> list[str]:
         """The sagas among the next ``limit`` that have open effects, no run, and no end in the ledger.
@@ -51,11 +53,17 @@ class GuardScan:
         After the last saga the next call begins with the first. Raises SagaError, RPCError.
         """
         retention = await namespace_retention(locator.temporal)
-        now = time.time()
+        now = await self._now(locator)
         ids = await self._read(limit, now - retention + min(_MAX_MARGIN, retention / 10), now - MIN_AGE)
         missing = await _without_run(locator.temporal, ids)
         ended = {id for id, state in (await locator.ledger.states(missing)).items() if state in OVER}
         return [id for id in missing if id not in ended]
+
+    async def _now(self, locator: Locator) -> float:
+        """The time of the Temporal server; this machine's if the two cannot be compared: nothing is deleted by it."""
+        if self._time is None:
+            self._time = ServerTime(locator.temporal)
+        return await self._time.now() or time.time()
 
     async def _read(self, limit: int, since: float, until: float) -> list[str]:
         """The sagas with open entries whose newest row is from this time."""

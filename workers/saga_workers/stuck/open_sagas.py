@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from saga_activities.ledger.records import RunFilter
 from saga_workers.ledger.run_ledger import SETTLE_TIME
@@ -45,8 +45,7 @@ async def find_deleted(
     held = await read_holdings(settings, saga_id)
     others = list(suspects) if scan is None else [*suspects, *await scan.find_suspects(locator, portion)]
     if saga_id is None:
-        before = datetime.now(UTC) - timedelta(seconds=MIN_CLAIM_AGE)
-        others += await locator.ledger.oldest_single_claims(before, MAX_SAGAS)
+        others += await locator.ledger.oldest_single_claims(timedelta(seconds=MIN_CLAIM_AGE), MAX_SAGAS)
     held |= {id: [] for id in others if id not in held}
     gate = asyncio.Semaphore(_CONCURRENCY)
 

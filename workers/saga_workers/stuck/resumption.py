@@ -5,7 +5,6 @@ The guard answers every effect that is there with its stored result, so the new 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
 from saga_workers.stuck.verdict import OVER
 from saga_workers.temporal.saga_input import first_input
+from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import namespace_retention
 from saga_workers.views.saga_view import read_view
 from sagas.definition.analysis.commit_evidence import commit_evidence
@@ -134,7 +134,8 @@ async def _refuse_forgotten(client: Client, location: Location, effects: Sequenc
     if location.kind != "unknown" or not effects:
         return
     newest = max(effect.created_at for effect in effects)
-    if time.time() - newest < await namespace_retention(client.temporal):
+    now = await ServerTime(client.temporal).now()
+    if now is not None and now - newest < await namespace_retention(client.temporal):
         return
     raise RefusedError(
         f"{location.saga_id} may have ended: its effects are older than Temporal keeps closed runs, "

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.connections import DatabaseConnections
+from saga_activities.database_clock import time_of
 from saga_activities.kafka.config import require_client
 from saga_activities.messaging import inbox
 from saga_workers.client import Client
@@ -21,6 +22,7 @@ from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import LEAVE_TIMEOUT, exit_after_grace, run_tasks, stop_on_signals
+from saga_workers.temporal.server_time import ServerTime
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.bridge import BridgeReader
 from saga_workers.trigger.bulk_triggers import bulk_trigger_problem
@@ -301,14 +303,20 @@ class TriggerTasks:
         )
 
     async def _purge_inboxes(self, connections: Iterable[str]) -> None:
-        """Delete inbox rows of messages that no topic can redeliver any more. Driven by time, not by traffic."""
+        """Delete inbox rows of messages that no topic can redeliver any more. Driven by time, not by traffic.
+
+        A file of SQLite has no clock of its own, so the Temporal server's counts as well, in a process that uses one.
+        """
+        server_time = None if self._client is None else ServerTime(self._client.temporal)
         try:
             while True:
                 for name in connections:
                     try:
                         engine = self._databases.engine(name)
-                        limit = await inbox.purge_limit(engine, 2 * self._settings.retention)
-                        while await inbox.purge(engine, limit):
+                        now = await time_of(engine)
+                        if server_time is not None and engine.dialect.name == "sqlite":
+                            now = min(now, await server_time.now() or 0.0)
+                        while await inbox.purge(engine, now - 2 * self._settings.retention):
                             await sleep_or_stop(0.1, self._stop)
                     except (SQLAlchemyError, OSError, TimeoutError) as error:
                         log.warning("inbox not purged: %s", driver_message(error), extra=fields(connection=name))

@@ -125,9 +125,12 @@ def _ancestors(snapshot_id: int, metadata: TableMetadata) -> Iterator[Snapshot]:
     return iter(ancestors_of(metadata.snapshot_by_id(snapshot_id), metadata))
 
 
-def expired_tags(metadata: TableMetadata, now: dt.datetime) -> list[str]:
-    """Our tags that are past their maximum age: not every installation runs Iceberg's own expiry of refs."""
-    limit = (now - TAG_MAX_AGE).timestamp() * 1000
+def expired_tags(metadata: TableMetadata) -> list[str]:
+    """Our tags that were past their maximum age at the last commit: not every installation runs Iceberg's own expiry.
+
+    The clock of the machine that commits now does not count: if it is wrong, it must not remove tags of others.
+    """
+    limit = metadata.last_updated_ms - TAG_MAX_AGE.total_seconds() * 1000
     return [
         name
         for name, ref in metadata.refs.items()

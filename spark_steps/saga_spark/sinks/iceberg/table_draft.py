@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,7 +128,7 @@ class TableDraft:
         if before is not None:
             self._add_tag(pre_image_tag(target), before.snapshot_id)
         self._add_tag(publication_tag(target), after)
-        for name in expired_tags(metadata, dt.datetime.now(dt.UTC)):
+        for name in expired_tags(metadata):
             self._remove_tag(name)
         return Published(
             before=before.snapshot_id if before else None,

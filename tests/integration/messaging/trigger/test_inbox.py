@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -94,16 +93,6 @@ async def _make_full(setup: ConsumerSetup) -> None:
         if is_file:
             full = "create trigger full_ before insert on full_seat begin select raise(rollback, 'full_seats'); end"
             await connection.execute(text(full))
-
-
-async def test_a_clock_that_is_ahead_forgets_no_message(setup: ConsumerSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    if setup.engine.dialect.name == "sqlite":
-        pytest.skip("a file has no clock of its own")
-    real = time.time
-    with monkeypatch.context() as patched:
-        patched.setattr(time, "time", lambda: real() + 60 * 86400.0)
-        limit = await inbox.purge_limit(setup.engine, 100.0)
-    assert abs(limit - (real() - 100.0)) < 60.0
 
 
 async def test_a_plain_function_has_the_same_transaction(setup: ConsumerSetup) -> None:

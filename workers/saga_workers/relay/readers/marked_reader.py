@@ -6,15 +6,15 @@ All of them precede whatever was committed after that scan, so the order is that
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.elements import TextClause
 
+from saga_activities.guard.tables import now_sql
 from saga_activities.messaging.outbox import NEW, PUBLISHED, REFUSED
 from saga_workers.relay.outbox_table import COLUMNS, EventRow
 from saga_workers.relay.readers.event_reader import Portion
@@ -34,15 +34,21 @@ _FIND = f"SELECT id FROM saga_outbox WHERE {{condition}} {_INDEX_ORDER} LIMIT :l
 _READ = f"SELECT {COLUMNS} FROM saga_outbox WHERE {{condition}} AND id BETWEEN :first AND :last {_INDEX_ORDER}"
 
 # COALESCE keeps the planner from scanning all new events to find these few, and MySQL from locking ranges.
-_MARK = f"UPDATE saga_outbox SET status = '{PUBLISHED}', published_at = :now WHERE COALESCE(status, '') = '{NEW}' AND"
+_MARK = (
+    f"UPDATE saga_outbox SET status = '{PUBLISHED}', published_at = {{now}} WHERE COALESCE(status, '') = '{NEW}' AND "
+)
 
 
 def _with_ids(statement: str) -> TextClause:
     return text(statement).bindparams(bindparam("ids", expanding=True))
 
 
-_MARK_BY_ID = _with_ids(f"{_MARK} id IN :ids")
-_MARK_BY_EVENT_ID = _with_ids(f"{_MARK} event_id IN :ids")
+@cache
+def _mark(dialect: str, key: Literal["id", "event_id"]) -> TextClause:
+    """The statement that marks events as published, at the time of the database."""
+    return _with_ids(f"{_MARK.format(now=now_sql(dialect))}{key} IN :ids")
+
+
 _MARK_NEW = _with_ids(
     f"UPDATE saga_outbox SET status = '{NEW}', published_at = NULL WHERE status = '{PUBLISHED}' AND event_id IN :ids"
 )
@@ -109,16 +115,16 @@ class MarkedReader:
         return (await run_statement(self._engine, statement, {"shard": self._shard, **topics, **values})).rows
 
     async def record(self, portion: Portion, rows: Sequence[EventRow]) -> int:
-        values = {"ids": [row.id for row in rows], "now": time.time()}
-        marked = (await run_statement(self._engine, _MARK_BY_ID, values)).rowcount
+        mark = _mark(self._engine.dialect.name, "id")
+        marked = (await run_statement(self._engine, mark, {"ids": [row.id for row in rows]})).rowcount
         self._in_flight.difference_update(portion.position)
         return marked
 
     async def record_events(self, event_ids: Collection[str]) -> int:
         if not event_ids:
             return 0
-        values = {"ids": list(event_ids), "now": time.time()}
-        return (await run_statement(self._engine, _MARK_BY_EVENT_ID, values)).rowcount
+        mark = _mark(self._engine.dialect.name, "event_id")
+        return (await run_statement(self._engine, mark, {"ids": list(event_ids)})).rowcount
 
     async def republish(self, event_ids: Collection[str]) -> int:
         return (await run_statement(self._engine, _MARK_NEW, {"ids": list(event_ids)})).rowcount

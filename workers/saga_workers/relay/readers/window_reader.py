@@ -7,7 +7,6 @@ database computes both ends: the transactions that were in progress in the first
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from saga_activities.guard.outbox_postgresql import (
     PUBLISHED_BEFORE,
     PUBLISHED_NOW,
 )
+from saga_activities.guard.tables import now_sql
 from saga_activities.messaging.outbox import NEW, PUBLISHED, REFUSED, SUSPENDED
 from saga_workers.relay.outbox_table import COLUMNS, EventRow
 from saga_workers.relay.readers.event_reader import Portion, Superseded
@@ -114,6 +114,8 @@ _RECORD = text(
     "last_id = :last, highest_id = GREATEST(highest_id, :highest) WHERE shard = :shard AND reader = :reader"
 )
 
+_NOW = now_sql("postgresql")
+
 # A relay that froze before such a statement must not change what its successor has published since.
 _MINE = f"WITH mine AS (SELECT 1 FROM {PROGRESS_TABLE} WHERE shard = :shard AND reader = :reader FOR SHARE) "
 _IF_MINE = "EXISTS (SELECT 1 FROM mine)"
@@ -121,7 +123,7 @@ _IF_MINE = "EXISTS (SELECT 1 FROM mine)"
 # of its rows with each.
 _PUBLISHED = f"({PUBLISHED_BEFORE} OR {PUBLISHED_NOW})"
 _RECORD_EVENTS = text(
-    f"{_MINE} UPDATE saga_outbox_row o SET status = '{PUBLISHED}', published_at = :now "
+    f"{_MINE} UPDATE saga_outbox_row o SET status = '{PUBLISHED}', published_at = {_NOW} "
     f"WHERE COALESCE(o.status, '') = '{NEW}' AND o.event_id = ANY(:ids) AND {_IF_MINE} "
     f"AND NOT EXISTS (SELECT 1 FROM {PROGRESS_TABLE} p WHERE p.shard = o.shard AND {_PUBLISHED})"
 )
@@ -144,7 +146,7 @@ _COUNT_RECORDED = text(f"SELECT COUNT(*) FROM saga_outbox WHERE event_id = ANY(:
 _REOPEN_WINDOW = (
     # First what is published of the window gets marks; the next window then begins again at its first snapshot.
     text(
-        f"UPDATE saga_outbox_row o SET status = '{PUBLISHED}', published_at = :now FROM {PROGRESS_TABLE} p "
+        f"UPDATE saga_outbox_row o SET status = '{PUBLISHED}', published_at = {_NOW} FROM {PROGRESS_TABLE} p "
         f"WHERE p.shard = :shard AND o.shard = :shard AND o.status = '{NEW}' AND o.xid >= pg_snapshot_xmin(p.done) "
         f"AND {PUBLISHED_NOW} AND NOT {PUBLISHED_BEFORE}"
     ),
@@ -156,7 +158,7 @@ _REOPEN_WINDOW = (
 
 _ADOPT = (
     text(
-        f"UPDATE saga_outbox_row o SET status = '{PUBLISHED}', published_at = :now FROM {PROGRESS_TABLE} p "
+        f"UPDATE saga_outbox_row o SET status = '{PUBLISHED}', published_at = {_NOW} FROM {PROGRESS_TABLE} p "
         f"WHERE p.shard = :shard AND o.shard = :shard AND o.status = '{NEW}' AND o.id <= :highest AND {_PUBLISHED}"
     ),
     text(f"UPDATE saga_outbox_row SET status = '{NEW}' WHERE status = '{NEW}' AND shard = :shard"),
@@ -270,10 +272,10 @@ class WindowReader:
     async def record_events(self, event_ids: Collection[str]) -> int:
         if not event_ids:
             return 0
-        return (await self._run(_RECORD_EVENTS, {"ids": list(event_ids), "now": time.time()})).rowcount
+        return (await self._run(_RECORD_EVENTS, {"ids": list(event_ids)})).rowcount
 
     async def republish(self, event_ids: Collection[str]) -> int:
-        values = {"ids": list(event_ids), "now": time.time()}
+        values = {"ids": list(event_ids)}
         recorded = (await self._run(_COUNT_RECORDED, values)).rows[0][0]
         await self._transaction(_REOPEN_WINDOW, values)
         return recorded
@@ -308,7 +310,7 @@ class WindowReader:
 
         Rows that were written here have higher ids than those that were published there. So it is exact.
         """
-        await self._transaction(_ADOPT, {"highest": highest, "now": time.time()})
+        await self._transaction(_ADOPT, {"highest": highest})
 
     def waiting_query(self) -> str:
         end = self._window.end

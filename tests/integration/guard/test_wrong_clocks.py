@@ -1,0 +1,127 @@
+"""Rows are deleted and retried by the clock of their database, whatever the clock of the process says."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from temporalio.client import Client as Temporal
+
+from saga_activities.database_clock import time_of
+from saga_activities.enqueued.tables import create_tables
+from saga_activities.guard.sql_session import SqlSession
+from saga_activities.ledger import claims
+from saga_activities.ledger.records import NewClaim
+from saga_activities.ledger.schema import create_ledger
+from saga_activities.messaging.outbox import insert_events
+from saga_workers.enqueued.enqueued_table import EnqueuedTable
+from saga_workers.enqueued.row_decisions import drop_row
+from saga_workers.relay.check_back import CheckBack
+from saga_workers.relay.outbox_table import OutboxTable, read_lag
+from saga_workers.relay.shard import make_reader
+from sagas.actions.events import Event
+from sagas.errors import SagaError
+from sagas.protocol.messages import GuardSpec
+from sagas.protocol.payloads import Invocation
+from sagas.settings import Settings, SqlConnection
+from sagas.settings.enqueue import EnqueueSettings
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address
+from tests.integration.guard.test_outbox_rows import rows as rows
+
+DAY = 86_400.0
+
+
+@pytest.fixture(params=[DAY, -DAY], ids=["ahead", "behind"])
+def wrong_clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Seconds by which the clock of this process is wrong."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + request.param)
+    return request.param
+
+
+async def emit(database: GuardDatabase, *, hold: bool = False) -> None:
+    address = new_address()
+    guard = GuardSpec("shop", holds=True)
+    invocation = Invocation("emit", {}, str(address), address.saga_id, address.entry, "do", 1, guard=guard)
+
+    async def act(sql: SqlSession | None) -> None:
+        assert sql is not None
+        await insert_events(sql, [Event("a", "k", 1, hold=hold)], invocation)
+
+    outcome = await database.guard.do(address, "h", act, **clock())
+    assert outcome.kind == "done", outcome.failure
+
+
+async def test_events_have_the_time_of_the_database(
+    guard_database: GuardDatabase, rows: OutboxTable, wrong_clock: float
+) -> None:
+    await emit(guard_database)
+    now = await time_of(guard_database.engine)
+    [[created]] = await guard_database.rows("select created_at from saga_outbox")
+    assert abs(created - now) < 60
+    if guard_database.engine.dialect.name != "postgresql":  # where the time is that of the reader's progress
+        [shard] = (await read_lag(rows.engine)).by_status["NEW"]
+        reader = make_reader(rows.engine, shard)
+        await reader.begin()
+        portion = await reader.read(10)
+        assert await reader.record(portion, portion.rows) == 1
+        [[published]] = await guard_database.rows("select published_at from saga_outbox")
+        assert abs(published - now) < 60
+
+
+async def test_a_held_event_is_asked_about_in_time(
+    guard_database: GuardDatabase, rows: OutboxTable, wrong_clock: float
+) -> None:
+    await emit(guard_database, hold=True)
+
+    async def unreachable() -> Temporal:
+        raise SagaError("not there")
+
+    async with guard_database.engine.begin() as connection:
+        await connection.execute(text("update saga_outbox set created_at = created_at - 3600 where status = 'HELD'"))
+    checking = CheckBack(unreachable)
+    await checking.check("shop", guard_database.engine)
+    [[following]] = await guard_database.rows("select next_check_at from saga_outbox")
+    assert following is not None
+    assert 0 < following - await time_of(guard_database.engine) < 7_200
+
+
+async def test_a_dropped_row_is_kept_for_the_retention(
+    guard_database: GuardDatabase, tmp_path: Path, wrong_clock: float
+) -> None:
+    engine = guard_database.engine
+    await create_tables(engine)
+    settings = Settings(
+        root=tmp_path,
+        connections={"shop": SqlConnection(name="shop", url=guard_database.url)},
+        enqueue=EnqueueSettings(connections=("shop",)),
+    )
+    table = EnqueuedTable(engine)
+    async with engine.connect() as connection:
+        await connection.execute(text("insert into saga_enqueued (saga) values ('checkout'), ('checkout')"))
+        [first, second] = (await connection.execute(text("select id from saga_enqueued order by id"))).scalars()
+    await drop_row(settings, None, first, reason="test", who="test")
+    await drop_row(settings, None, second, reason="test", who="test")
+    async with engine.connect() as connection:
+        old = text("update saga_enqueued set dropped_at = dropped_at - 7200 where id = :id")
+        await connection.execute(old, {"id": first})
+    await table.purge(3600.0)
+    assert await guard_database.rows("select id from saga_enqueued") == [(second,)]
+    await guard_database.rows("delete from saga_enqueued")
+
+
+async def test_a_new_claim_is_not_old(guard_database: GuardDatabase, wrong_clock: float) -> None:
+    engine = guard_database.engine
+    await create_ledger(engine)
+    claim = await claims.claim_single(engine, NewClaim("t-1", "digest", {}), saga="transfer")
+    assert claim.made_at is not None
+    try:
+        assert abs(claim.made_at.timestamp() - await time_of(engine)) < 60
+        assert await claims.oldest_single_claims(engine, timedelta(hours=1), 10) == []
+        assert await claims.oldest_single_claims(engine, timedelta(hours=-1), 10) == ["t-1"]
+    finally:
+        await claims.release_single(engine, "t-1", at=claim.made_at)
+    assert await claims.oldest_single_claims(engine, timedelta(hours=-1), 10) == []
