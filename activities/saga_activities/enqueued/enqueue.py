@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from saga_activities.input_limits import MAX_ENQUEUED_BYTES, MAX_ENQUEUED_NAME
-from saga_activities.json_results import UnusableResult, to_json_value
+from saga_activities.json_results import to_json_value
 from sagas.definition.saga_ids import check_saga_id, check_saga_name
 from sagas.errors import UsageError
 from sagas.text.exact_json import encode_json
+from sagas.text.json_values import json_problem, parse_json
 from sagas.text.printable import printable_line
 from sagas.text.shortening import shorten
 
@@ -68,7 +69,8 @@ async def enqueue_signal(
 def _json(value: Any, what: str) -> str:
     try:
         text = encode_json(to_json_value(value)).decode()
-    except UnusableResult as error:
+        parse_json(text)  # as the delivery does
+    except ValueError as error:
         raise UsageError(f"{what} cannot be written as JSON: {error}") from None
     if (size := len(text.encode())) > MAX_ENQUEUED_BYTES:
         raise UsageError(
@@ -86,7 +88,7 @@ def _checked_key(key: str | None) -> str | None:
 def _check_text(text: object, what: str) -> None:
     if not isinstance(text, str):
         raise UsageError(f"{what} must be a string, not {type(text).__name__}")
-    if not text.strip() or len(text) > MAX_ENQUEUED_NAME or "\0" in text:
+    if not text.strip() or len(text) > MAX_ENQUEUED_NAME or "\0" in text or json_problem(text) is not None:
         raise UsageError(
             f"{what} has 1 to {MAX_ENQUEUED_NAME} characters, and is not {printable_line(shorten(text))!r}"
         )

@@ -109,6 +109,10 @@ async def test_what_can_never_be_delivered_is_refused_with_its_reason_and_blocks
         (None, "i", None, '{"product": "x"}'): "`saga` is missing",
         (None, None, "paid", "{}"): "`saga_id` is missing",
         (None, "nobody", "paid", "{}"): "there is no saga nobody",
+        ("checkout", "", None, '{"product": "x"}'): "`saga_id` is empty: a column that is not used must be NULL",
+        ("", "j", None, '{"product": "x"}'): "`saga` is empty",
+        (None, "k", " ", "{}"): "`signal_name` is empty",
+        ("checkout", "l", None, '{"product": "\\ud800"}'): "it contains half a surrogate pair",
     }
     for saga, saga_id, signal, value in wrong:
         await shop.sql(
@@ -215,7 +219,13 @@ async def test_a_connection_that_cannot_be_awaited_is_refused(shop: Shop) -> Non
         ({"id": "a/b"}, "must not contain /"),
         ({"input": {"x": object()}}, "cannot be written as JSON"),
         ({"input": {"x": "y" * 2_000_000}}, "has 2,000,008 bytes, and may have 2,000,000"),
+        ({"input": {"x": "\ud800"}}, "it contains half a surrogate pair"),
+        ({"input": {"\udc00": 1}}, "it contains half a surrogate pair"),
+        ({"id": ""}, "the id is empty"),
+        ({"id": "\ud800"}, "cannot be encoded in UTF-8"),
         ({"key": "k" * 256}, "an order key has 1 to 255 characters"),
+        ({"key": "\ud800"}, "an order key has 1 to 255 characters"),
+        ({"key": ""}, "an order key has 1 to 255 characters"),
     ],
 )
 async def test_what_cannot_be_stored_is_refused_at_once(shop: Shop, wrong: dict[str, Any], why: str) -> None:

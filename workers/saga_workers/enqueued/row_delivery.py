@@ -182,6 +182,9 @@ def _problem(row: EnqueuedRow) -> str | None:
             return f"`{name}` has more than {MAX_ENQUEUED_NAME} characters"
     if row.saga_id is not None and len(row.saga_id) > MAX_SAGA_ID_BYTES:
         return f"`saga_id` has more than {MAX_SAGA_ID_BYTES} characters"
+    for name, value in (("saga", row.saga), ("saga_id", row.saga_id), ("signal_name", row.signal)):
+        if value is not None and not value.strip():
+            return f"`{name}` is empty: a column that is not used must be NULL"
     if row.signal is None:
         return "`saga` is missing: the name of the saga that is to be started" if row.saga is None else None
     return "`saga_id` is missing: the id of the saga that is to be signalled" if row.saga_id is None else None
