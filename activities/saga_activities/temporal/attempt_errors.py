@@ -15,22 +15,15 @@ from sagas.protocol.payloads import Invocation, encode_failure, encode_result
 from sagas.workflow.failures import SagaApplicationError
 from sagas.workflow.json_payloads import raw_json
 
-NOT_PERFORMED_RETRY_INTERVAL = 60.0
-"""Seconds until Temporal retries an attempt that this worker did not make."""
-
 
 def not_performed_error(message: str, number: int, type: str = "NotFoundError") -> SagaApplicationError:
     """The error of an attempt that was not made: its action is not registered, or its call not signed.
 
-    On the first attempt the saga is notified at once and retries later, without counting the attempt. Later attempts
-    follow others that may have had an effect, so Temporal retries them until another worker performs them; if they
-    end like this, only the earlier ones count, and those are unknown.
+    The saga is notified at once, because Temporal would count the attempt, and calls the action again later. If it is
+    not the first attempt, those before it count, and may have had an effect: the outcome is unknown.
     """
-    details = {"outcome": "unknown", "attempt": number, "details": {}}
-    wait = timedelta(seconds=NOT_PERFORMED_RETRY_INTERVAL)
-    if number == 1:
-        return SagaApplicationError(message, raw_json(details), type=type, non_retryable=True)
-    return SagaApplicationError(message, raw_json(details), type=type, next_retry_delay=wait)
+    details = {"outcome": "unknown", "attempt": number, "counted": False, "details": {}}
+    return SagaApplicationError(message, raw_json(details), type=type, non_retryable=True)
 
 
 def temporal_result(outcome: Outcome, invocation: Invocation, number: int) -> Any:

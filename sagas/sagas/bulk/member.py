@@ -117,8 +117,10 @@ class Member:
         Between the attempts of a call Temporal decides for a saga with a workflow of its own; the rules are the same.
         """
         pending.performed = False
-        if pending.attempts:
-            outcome = replace(outcome, not_started=False)  # an earlier attempt was started, and may have had its effect
+        if pending.attempts and outcome.not_started:
+            # An earlier attempt was started, and may have had its effect.
+            kind = "unknown" if pending.unsure else "failed"
+            outcome = replace(outcome, kind=kind, not_started=False, counted=False)
         pending.count_lost((outcome.attempt or 1) - 1)
         pending.attempts += 1
         pending.last = outcome

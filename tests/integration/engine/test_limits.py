@@ -13,6 +13,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import RawValue
 from temporalio.service import RPCError
 
+from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_cli.render.saga_view import view_lines
 from saga_cli.render.text import to_plain
 from sagas import Rejected, action
@@ -222,6 +223,23 @@ async def test_an_unknown_action_waits_for_a_worker_that_registers_it(env: Envir
     async with env.again() as client:
         story = await finished(client, saga)
     assert (story["state"], row(story, "b")["result"]) == ("COMPLETED", "here now")
+
+
+async def test_a_worker_without_the_action_uses_up_no_attempt_after_an_unknown_one(env: Environment) -> None:
+    definition = f"""
+        saga: earlier-code
+        steps:
+          - {{id: a, uses: work, {QUICK}, compensate: {{uses: unwork, {QUICK}}}}}
+          - {{id: b, uses: require, with: {{that: "${{{{ false }}}}", message: "no"}}}}
+    """
+    for op in ("do", "undo"):
+        missing = ActionNotRegistered("no action of this name is registered")
+        env.plan[f"{op} a"] = [RuntimeError("nobody knows"), missing, missing, 1]
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "earlier-code")
+    assert (story["state"], story["reason"]["step"]) == ("COMPENSATED", "b")
+    assert (row(story, "a")["attempts"], row(story, "a")["compensation"]["attempts"]) == (2, 2)
+    assert env.log() == ["do a"] * 4 + ["undo a"] * 4
 
 
 async def test_a_definition_bug_before_the_commit_point_fails_and_is_undone(env: Environment) -> None:
