@@ -21,6 +21,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.location.traces import guarded_effects, open_effects
 from saga_workers.stuck.verdict import RUN_DELETED
 from saga_workers.temporal.machine_query import query_machine, verifying_keys
+from saga_workers.temporal.saga_runs import closed_before_begun
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
 from saga_workers.views.bulk_view import BULK_DELETED
 from saga_workers.views.run_facts import close_reason
@@ -50,6 +51,8 @@ async def continue_saga(locator: Locator, saga_id: str, who: str, reason: str = 
     described = (await within_temporal.locate(saga_id)).run
     if described is None:
         raise RefusedError(RUN_DELETED)
+    if described.never_accepted:
+        raise closed_before_begun(saga_id)
     run = described.run
     closed = (await close_reason(locator.temporal, run)).message or "" if run.ended_from_outside else ""
     return await _start_undo(within_temporal, run, run.id, run.workflow_type, who, reason, closed)

@@ -16,6 +16,7 @@ from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.bulk.names import TAKE_ACTIVITY
+from sagas.errors import RefusedError
 from sagas.protocol.payloads import LOAD_ACTIVITY, OUTCOME_MEMO, VERIFY_ACTIVITY
 
 _START_CHECKS = (LOAD_ACTIVITY, VERIFY_ACTIVITY, TAKE_ACTIVITY)
@@ -33,6 +34,11 @@ def was_refused(run: RunInfo) -> bool:
 async def was_never_accepted(temporal: Temporal, run: RunInfo) -> bool:
     """True if a closed run has never become a saga: it was refused, or closed from outside before it was accepted."""
     return was_refused(run) or (run.ended_from_outside and not await _was_accepted(temporal, run))
+
+
+def closed_before_begun(saga_id: str) -> RefusedError:
+    """The refusal to undo a saga whose run was closed before its first workflow task."""
+    return RefusedError(f"{saga_id} was closed before it had begun, so nothing is to be undone")
 
 
 async def describe_saga_run(temporal: Temporal, id: str) -> RunDescription | None:

@@ -10,6 +10,7 @@ from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.machine_query import query_machine
+from saga_workers.temporal.saga_runs import closed_before_begun
 from saga_workers.temporal.temporal_runs import RunDescription
 from saga_workers.views.accesses import forgotten_text
 from sagas.errors import InfrastructureError, RefusedError
@@ -69,7 +70,7 @@ class LastStates:
             if error.status is not RPCStatusCode.FAILED_PRECONDITION:
                 raise
             # Temporal cannot ask a run that was closed before its first workflow task.
-            raise RefusedError(f"{saga_id} was closed before it had begun, so nothing is to be undone") from error
+            raise closed_before_begun(saga_id) from error
 
     async def _in_bulk_workflow(self, saga_id: str, member: BulkMember) -> str | None:
         if member.bulk is None:
