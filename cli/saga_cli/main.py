@@ -165,7 +165,7 @@ def _help_text() -> str:
         if command.group != group:
             group = command.group
             lines += ["", group]
-        lines.append(f"  {command.name:<10} {command.help}")
+        lines.append(f"  {command.name:<11} {command.help}")
     lines += ["", f"saga COMMAND --help shows the options. {GLOBAL_OPTIONS_HELP}"]
     return "\n".join(lines)
 
@@ -212,6 +212,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry(
         "simulate", "saga_cli.commands.write.simulate:simulate", "simulate every failure point without a server", _WRITE
+    ),
+    CommandEntry(
+        "verify-undo",
+        "saga_cli.commands.write.verify_undo:verify_undo",
+        "run the undos on a copy of the databases and compare all rows",
+        _WRITE,
     ),
     CommandEntry("graph", "saga_cli.commands.write.graph:graph", "draw the forward and the rollback graph", _WRITE),
     CommandEntry("diff", "saga_cli.commands.write.diff:diff", "compare two versions of a definition", _WRITE),

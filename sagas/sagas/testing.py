@@ -1,4 +1,4 @@
-"""The pytest plugin for testing sagas in memory, without a server.
+"""The pytest plugin for testing sagas in memory, without a server, and their undos on a copy of the databases.
 
 ::
 
@@ -14,7 +14,9 @@ pytest loads the plugin in every run of the environment, so the engine is import
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ import pytest
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
+    from saga_workers.undo_check.undo_report import UndoReport
     from sagas.project import Project
     from sagas.simulation import FailurePoint, SimulatedRun
 
@@ -89,6 +92,40 @@ class Sagas:
         if bad:
             pytest.fail(_complaint(name, bad, len(cells)), pytrace=False)
         return cells
+
+    def verify_undo(
+        self, name: str, input: Any = None, results: Mapping[str, Any] | None = None, limit: int = 100
+    ) -> UndoReport:
+        """Run the undos on a copy of the databases, as `saga verify-undo` does; the test fails if they leave something.
+
+        It also fails if the saga has undos and none of them could be verified. The databases of saga.toml must run.
+
+        Args:
+            name: the saga.
+            input: an input with which it completes on the databases; None generates one from the schema.
+            results: results of steps that are not run, such as `http`; the others are generated.
+            limit: the maximum number of orders that are run.
+        """
+        __tracebackhide__ = True
+        from saga_workers.undo_check.problem_lines import problem_lines
+        from saga_workers.undo_check.undo_check import GivenInput, verify_undo
+        from sagas.simulation import environment_of, sample_input
+
+        definition = self.project.definition(name)
+        made_up = input is None
+        given = sample_input(definition, environment_of(self.project)) if made_up else input
+        inputs = [GivenInput(given, "of the test", is_sample=made_up)]
+        # In a thread, as the test may run in an event loop.
+        with ThreadPoolExecutor(1) as thread:
+            verification = verify_undo(self.project, definition, inputs, results, limit)
+            report = thread.submit(asyncio.run, verification).result()
+        if report.differs:
+            lines = [f"the undos of {name} do not leave the rows as before:", *problem_lines(report)]
+            pytest.fail("\n  ".join(lines), pytrace=False)
+        if report.verifies_nothing:
+            reasons = [f"{step.step}: {step.why}" for step in report.steps]
+            pytest.fail("\n  ".join([f"no undo of {name} could be verified:", *reasons]), pytrace=False)
+        return report
 
 
 def _complaint(name: str, bad: Sequence[FailurePoint], total: int) -> str:

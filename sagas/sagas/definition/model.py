@@ -184,6 +184,7 @@ class StepDefinition:
     """One step of the graph. ``needs`` is always explicit, even if the author left it out.
 
     ``commutative``: the author declares that the order relative to other sagas does not matter; nothing depends on it.
+    ``undo_leaves``: tables and columns that its undo does not restore, for `saga verify-undo` alone.
     ``result_form`` is that of its action's result in commands for operators, if it is known not to be an object.
     """
 
@@ -207,6 +208,7 @@ class StepDefinition:
     savepoint: Savepoint | None = None
     result_form: str | None = None
     commutative: bool = field(default=False, compare=False, metadata=NOT_PACKED)
+    undo_leaves: tuple[str, ...] = field(default=(), compare=False, metadata=NOT_PACKED)
 
     @property
     def pivot(self) -> bool:
@@ -291,7 +293,8 @@ class Definition:
 
     ``digest`` is ``sha256:…`` over the canonical JSON of everything that affects execution; it excludes descriptive
     texts (``description``, step names) and the layout of the file. ``triggers`` and ``schedule`` start runs but are
-    not part of one: they neither travel with it nor count in the digest.
+    not part of one: they neither travel with it nor count in the digest. Nor does ``undo_leaves``, which holds for the
+    undo of every step.
     """
 
     saga: str
@@ -310,6 +313,7 @@ class Definition:
     locks: Locks | None = None
     triggers: tuple[KafkaTrigger, ...] = field(default=(), compare=False, metadata=NOT_PACKED)
     schedule: ScheduleTrigger | None = field(default=None, compare=False, metadata=NOT_PACKED)
+    undo_leaves: tuple[str, ...] = field(default=(), compare=False, metadata=NOT_PACKED)
 
     def step(self, id: str) -> StepDefinition:
         """The step with this id. Raises KeyError if it does not exist."""

@@ -56,22 +56,45 @@ def failure_points(
     """
     plain = script or Script()
     usual = simulate(definition, input, plain, environment)
+    require_completed(definition, plain, usual)
+    cells = []
+    for planned in planned_faults(definition, plain, usual):
+        run = simulate(planned.definition, input, planned.script, environment)
+        cells.append(
+            FailurePoint(planned.step, planned.fault, run.state, run.undone, run.residue, run.parked, run.reason)
+        )
+    return cells
+
+
+def require_completed(definition: Definition, script: Script, usual: SimulatedRun) -> None:
+    """Raise SagaError unless ``usual``, the run without a fault, has completed."""
     if usual.state != "COMPLETED":
         raise SagaError(
-            f"without a failure {definition.saga} ends {usual.state} {plain.with_input}{_reason_phrase(usual)}",
+            f"without a failure {definition.saga} ends {usual.state} {script.with_input}{_reason_phrase(usual)}",
             help="give an input (and results) with which it completes: --input '{…}'",
         )
-    cells = []
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    """The run of one fault at one step: the definition and the script with which it is simulated."""
+
+    step: str
+    fault: str
+    definition: Definition
+    script: Script
+
+
+def planned_faults(definition: Definition, plain: Script, usual: SimulatedRun) -> Iterator[PlannedFault]:
+    """The faults that can happen, in the order of the table. ``usual``: the run without a fault."""
     if definition.locks is not None:
-        run = simulate(definition, input, replace(plain, locked=True), environment)
         first = definition.locks.from_ or definition.steps[0].id
-        cells.append(FailurePoint(first, LOCKED, run.state, run.undone, run.residue, run.parked, run.reason))
+        yield PlannedFault(first, LOCKED, definition, replace(plain, locked=True))
     for step, entry in _entries(definition, usual):
         for fault in FAULTS:
-            run = _run_with_fault(definition, input, plain, environment, step, entry, fault, usual)
-            if run is not None:
-                cells.append(FailurePoint(entry, fault, run.state, run.undone, run.residue, run.parked, run.reason))
-    return cells
+            planned = _planned_fault(definition, plain, step, entry, fault, usual)
+            if planned is not None:
+                yield planned
 
 
 def _reason_phrase(run: SimulatedRun) -> str:
@@ -92,16 +115,14 @@ def _entries(definition: Definition, usual: SimulatedRun) -> Iterator[tuple[Step
             yield step, id
 
 
-def _run_with_fault(
+def _planned_fault(
     definition: Definition,
-    input: Any,
     plain: Script,
-    outside: Environment | None,
     step: StepDefinition,
     entry: str,
     fault: str,
     fault_free_run: SimulatedRun,
-) -> SimulatedRun | None:
+) -> PlannedFault | None:
     """The run with this fault; None when the fault cannot happen to the step."""
     script: Script | None = None
     match fault:
@@ -116,7 +137,7 @@ def _run_with_fault(
             script = plain
         case "rejected" | "failed" | "unknown" | "crash after effect" | "late" if fault in _possible_outcomes(step):
             script = plain.with_outcomes({entry: fault})
-    return None if script is None else simulate(definition, input, script, outside)
+    return None if script is None else PlannedFault(entry, fault, definition, script)
 
 
 def _possible_outcomes(step: StepDefinition) -> tuple[str, ...]:

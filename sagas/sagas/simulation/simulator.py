@@ -70,14 +70,19 @@ def simulate_calls(
     environment: Environment | None = None,
     *,
     saga_id: str | None = None,
+    participants: Participants | None = None,
 ) -> tuple[SimulatedRun, list[Call]]:
-    """Simulate as :func:`simulate` does; also return the saga's own calls in their order, with keys and arguments."""
+    """Simulate as :func:`simulate` does; also return the saga's own calls in their order, with keys and arguments.
+
+    ``participants`` perform the calls of a run under a ``saga_id`` of its own; None: in memory.
+    """
     script, environment = script or Script(), environment or Environment()
     script.validate(definition)
     filled, problems = validate_input(definition, input)
     if problems:
         raise UsageError(invalid_input(definition.saga, problems))
-    simulation = _Simulation(definition, filled, script, environment, saga_id or f"{definition.saga}-simulated")
+    saga_id = saga_id or f"{definition.saga}-simulated"
+    simulation = _Simulation(definition, filled, script, environment, saga_id, participants or Participants())
     return simulation.run(), simulation.calls
 
 
@@ -98,9 +103,17 @@ class _SimulatedSaga:
 
 
 class _Simulation:
-    def __init__(self, definition: Definition, input: Any, script: Script, outside: Environment, saga_id: str) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        input: Any,
+        script: Script,
+        outside: Environment,
+        saga_id: str,
+        participants: Participants,
+    ) -> None:
         self.script, self.environment = script, outside
-        self.participants = Participants()
+        self.participants = participants
         self.now = START_TIME
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.sequence = itertools.count()

@@ -39,6 +39,7 @@ RUN_ELSEWHERE = {
     "schedule run": "tests/integration/schedules/test_commands.py",
     "schedule show": "tests/integration/schedules/test_commands.py",
     "setup --yes": "tests/integration/schedules/test_setup.py",
+    "verify-undo": "tests/integration/undo_check/test_verify_undo.py",
     "batch cancel": f"{CLI}/test_batch.py",
     "batch show": f"{CLI}/test_batch.py",
     "cancel": f"{CLI}/test_operator_commands.py",

@@ -92,6 +92,7 @@ def build_draft(file: str, root: ParsedMapping, graph: StepGraph, project: Proje
         locks=_build_locks(root.get("locks"), project),
         triggers=_build_triggers(root),
         schedule=_build_schedule(schedule_trigger(root)),
+        undo_leaves=tuple(root.get("undo_leaves") or ()),
     )
     return SagaDraft(file, root, definition, tuple(steps), graph, project, notify=notifications)
 
@@ -177,6 +178,7 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
         guarantee=_guarantee(do),
         savepoint=_build_savepoint(parsed.get("savepoint")),
         commutative=bool(parsed.get("commutative")),
+        undo_leaves=tuple(parsed.get("undo_leaves") or ()),
         result_form=_result_form(context.project.actions.get(uses)),
     )
     return StepDraft(parsed, step, tuple(drafts), after_commit)

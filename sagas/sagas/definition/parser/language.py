@@ -58,6 +58,12 @@ _ON_FAILURE = Field(
     "what happens when the step fails for good, default compensate",
 )
 
+_UNDO_LEAVES = Field(
+    "undo_leaves",
+    ListOf(String(r"[^.]+(\.[^.]+){0,2}", "a table or a column: `audit_log`, `account.updated_at`")),
+    "tables and columns that an undo does not restore, for `saga verify-undo`",
+)
+
 RETRY = MappingType(
     "retry",
     (
@@ -165,6 +171,7 @@ STEP = MappingType(
             Boolean(),
             "true: the effect and its undo only add and subtract, so their order among other sagas does not matter",
         ),
+        _UNDO_LEAVES,
         Field("savepoint", SAVEPOINT, "a later failure undoes what follows and runs it again"),
         _TASK_QUEUE,
         Field("priority", Integer(1, 5), "Temporal's priority, 1 is the most urgent"),
@@ -307,6 +314,7 @@ SAGA = MappingType(
             "the steps",
             required=True,
         ),
+        _UNDO_LEAVES,
         Field("notify", ListOf(NOTIFY), "notifications to other systems, best effort"),
         Field("triggers", TRIGGERS, "what starts or signals sagas automatically: events of topics, a schedule"),
         Field("publish", Choice(("each", "together")), "`together`: all Spark outputs in one catalog transaction"),

@@ -1,0 +1,226 @@
+"""Copies of a database of PostgreSQL on its own server.
+
+The first copy is made with the database as the template, or by pg_dump and pg_restore while others are connected to it;
+the copies of the runs have the first one as their template. The database is only read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import sqlalchemy as sa
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from saga_activities.session_settings import session_arguments
+from saga_workers.devstack.dev_folder import DevFolder
+from saga_workers.devstack.postgres_server import PostgresService, program_folder
+from saga_workers.devstack.service import NotInstalledError
+from saga_workers.runtime.database_access import driver_message
+from sagas.errors import SagaError
+from sagas.settings import Settings, SqlConnection
+
+PREFIX = "saga_verify_undo_"
+"""The beginning of the names of all copies."""
+
+_ORIGINAL = sa.text("""
+    SELECT (r.rolsuper OR r.rolcreatedb), (r.rolsuper OR pg_has_role(d.datdba, 'USAGE')), r.rolsuper,
+      pg_encoding_to_char(d.encoding), d.datcollate, d.datctype,
+      EXISTS (SELECT FROM pg_stat_activity a WHERE a.datname = d.datname AND a.pid <> pg_backend_pid())
+        OR EXISTS (SELECT FROM pg_prepared_xacts x WHERE x.database = d.datname)
+    FROM pg_database d, pg_roles r WHERE d.datname = :name AND r.rolname = current_user
+""")
+
+_SETTINGS = sa.text("""
+    SELECT unnest(s.setconfig) FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
+    WHERE d.datname = :name AND s.setrole IN (0::oid, (SELECT oid FROM pg_roles WHERE rolname = :role))
+    ORDER BY s.setrole
+""")
+
+_FOREIGN_TABLES = "SELECT c.oid::regclass::text FROM pg_class c WHERE c.relkind = 'f' LIMIT 1"
+
+_LISTS = ("search_path", "temp_tablespaces", "local_preload_libraries", "session_preload_libraries")
+"""Settings whose values are lists of quoted names, which would be one name as a literal."""
+
+
+class PostgresqlCopies:
+    """The copies of one database. ``base`` is the URL of the first one."""
+
+    def __init__(self, connection: SqlConnection, url: URL, administrator: AsyncEngine) -> None:
+        self._connection = connection
+        self._url = url
+        self._administrator = administrator
+        self._original = str(url.database)
+        self._settings: list[str] = []
+        self._run = uuid.uuid4().hex[:12]
+        self.base = url.set(database=f"{PREFIX}{self._run}")
+
+    @classmethod
+    @asynccontextmanager
+    async def create(cls, settings: Settings, connection: SqlConnection, url: URL) -> AsyncIterator[PostgresqlCopies]:
+        """Copy the database, and drop the copy at the end. Raises SagaError if that is not possible."""
+        address = _administrator_url(settings, connection, url)
+        administrator = create_async_engine(
+            address, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=session_arguments(address)
+        )
+        copies = cls(connection, url, administrator)
+        try:
+            try:
+                await copies._copy_original()
+            except DBAPIError as error:
+                raise copies._refusal(driver_message(error)) from error
+            yield copies
+        finally:
+            await copies._drop(str(copies.base.database))
+            await administrator.dispose()
+
+    @asynccontextmanager
+    async def copy(self) -> AsyncIterator[URL]:
+        name = f"{PREFIX}{self._run}_run"
+        await self._create(name, f"TEMPLATE {self._quoted(str(self.base.database))}")
+        try:
+            yield self._url.set(database=name)
+        finally:
+            await self._drop(name)
+
+    async def _copy_original(self) -> None:
+        base = str(self.base.database)
+        async with self._administrator.connect() as session:
+            row = (await session.execute(_ORIGINAL, {"name": self._original})).one()
+            may_create, owns, is_superuser, encoding, collation, characters, busy = row
+            role = self._url.username or (await session.exec_driver_sql("SELECT current_user")).scalar_one()
+            written = await session.execute(_SETTINGS, {"name": self._original, "role": role})
+            self._settings = list(written.scalars())
+        if not may_create:
+            raise self._refusal("its role may not create databases")
+        if owns and not busy:
+            await self._create(base, f"TEMPLATE {self._quoted(self._original)}")
+        else:
+            locale = f"LC_COLLATE {_literal(collation)} LC_CTYPE {_literal(characters)}"
+            await self._create(base, f"TEMPLATE template0 ENCODING {_literal(encoding)} {locale}")
+            await self._restore_dump(base, is_superuser=is_superuser)
+        engine = self._engine(base)
+        try:
+            async with engine.connect() as session:
+                foreign = (await session.exec_driver_sql(_FOREIGN_TABLES)).scalar()
+        finally:
+            await engine.dispose()
+        if foreign is not None:
+            raise SagaError(
+                f"the connection {self._connection.name} has the foreign table {foreign}, through which a copy would "
+                "write to another database",
+                help="verify the saga on a database without foreign tables",
+            )
+
+    async def _create(self, name: str, source: str) -> None:
+        quoted = self._quoted(name)
+        owner = f" OWNER {self._quoted(self._url.username)}" if self._url.username else ""
+        async with self._administrator.connect() as session:
+            await session.exec_driver_sql(_plain(f"CREATE DATABASE {quoted}{owner} {source}"))
+            await session.exec_driver_sql(f"REVOKE CONNECT ON DATABASE {quoted} FROM PUBLIC")
+            for setting in self._settings:
+                key, _, value = setting.partition("=")
+                shown = (value or "''") if key in _LISTS else _literal(value)
+                await session.exec_driver_sql(_plain(f"ALTER DATABASE {quoted} SET {key} TO {shown}"))
+
+    async def _drop(self, name: str) -> None:
+        """Drop a copy, with the transactions that are prepared in it."""
+        async with self._administrator.connect() as session:
+            exists = sa.text("SELECT count(*) FROM pg_database WHERE datname = :name")
+            if not (await session.execute(exists, {"name": name})).scalar():
+                return
+            prepared = sa.text("SELECT gid FROM pg_prepared_xacts WHERE database = :name")
+            gids = list((await session.execute(prepared, {"name": name})).scalars())
+        if gids:
+            engine = self._engine(name)
+            async with engine.connect() as session:
+                for gid in gids:
+                    await session.exec_driver_sql(_plain(f"ROLLBACK PREPARED {_literal(gid)}"))
+            await engine.dispose()
+        async with self._administrator.connect() as session:
+            await session.exec_driver_sql(f"DROP DATABASE IF EXISTS {self._quoted(name)} WITH (FORCE)")
+
+    async def _restore_dump(self, base: str, *, is_superuser: bool) -> None:
+        dump, restore = self._program("pg_dump"), self._program("pg_restore")
+        as_owner = [] if is_superuser else ["--no-owner", "--no-privileges"]
+        original = self._administrator.url.set(database=self._original)
+        written, environment = _libpq(original)
+        target, _ = _libpq(original.set(database=base))
+        reading, writing = os.pipe()
+        try:
+            dumping = await asyncio.create_subprocess_exec(
+                dump, "--format=custom", "--no-subscriptions", "--no-publications", *as_owner, f"--dbname={written}",
+                stdout=writing, stderr=asyncio.subprocess.PIPE, env=environment,
+            )  # fmt: skip
+            os.close(writing)
+            writing = -1
+            restoring = await asyncio.create_subprocess_exec(
+                restore, "--exit-on-error", *as_owner, f"--dbname={target}",
+                stdin=reading, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, env=environment,
+            )  # fmt: skip
+        finally:
+            os.close(reading)
+            if writing >= 0:
+                os.close(writing)
+        (_, problem), (_, other) = await asyncio.gather(dumping.communicate(), restoring.communicate())
+        for program, process, text in (("pg_dump", dumping, problem), ("pg_restore", restoring, other)):
+            if process.returncode:
+                lines = text.decode(errors="replace").strip().splitlines() or ["it has failed"]
+                raise self._refusal(f"{program}: {lines[0]}")
+
+    def _program(self, name: str) -> str:
+        try:
+            return str(program_folder() / name)
+        except NotInstalledError:
+            if (path := shutil.which(name)) is not None:
+                return path
+        raise self._refusal(f"others are connected to it, and there is no {name}")
+
+    def _refusal(self, why: str) -> SagaError:
+        return SagaError(
+            f"the database of the connection {self._connection.name} cannot be copied: {why}",
+            help="use a role with CREATEDB that owns the database, or the one of saga dev up",
+        )
+
+    def _engine(self, database: str) -> AsyncEngine:
+        url = self._administrator.url.set(database=database)
+        return create_async_engine(
+            url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=session_arguments(url)
+        )
+
+    def _quoted(self, name: str) -> str:
+        return self._administrator.dialect.identifier_preparer.quote_identifier(name)
+
+
+def _administrator_url(settings: Settings, connection: SqlConnection, url: URL) -> URL:
+    """The URL of a role that creates the copies: on the embedded server its superuser, else the connection's own."""
+    if not connection.embedded:
+        return url
+    folder = DevFolder(settings.root)
+    record = folder.read("postgres")
+    service = PostgresService(settings, folder)
+    return make_url(service.addresses(record.ports, record.data)["url"])
+
+
+def _libpq(url: URL) -> tuple[str, dict[str, str]]:
+    """The URL for PostgreSQL's own programs, and the environment with the password, which arguments would show."""
+    address = url.set(drivername="postgresql")._replace(password=None)
+    written = address.render_as_string().replace("+", "%20")  # libpq takes a plus sign in a parameter literally
+    password = {"PGPASSWORD": str(url.password)} if url.password else {}
+    return written, {**os.environ, **password}
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _plain(statement: str) -> str:
+    """The statement for the driver, which reads percent signs as placeholders."""
+    return statement.replace("%", "%%")

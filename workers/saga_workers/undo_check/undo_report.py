@@ -1,0 +1,141 @@
+"""The result of `saga verify-undo`: what each order of undos has left, and what was not verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from saga_workers.undo_check.table_rows import Difference
+
+VERIFIED, DIFFERS, NOT_VERIFIED = "verified", "differs", "not verified"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRow:
+    """A difference in the database of ``connection``. ``waived``: `undo_leaves` of the definition names it."""
+
+    connection: str
+    difference: Difference
+    waived: bool
+
+    @property
+    def place(self) -> tuple[str, str, str, tuple[str, ...]]:
+        """The place of the row: equal for all rows of a table in which the same is left."""
+        return self.connection, self.difference.table, self.difference.kind, self.difference.columns
+
+    def to_json(self) -> dict[str, Any]:
+        row = self.difference
+        return {
+            "connection": self.connection,
+            "table": row.table,
+            "kind": row.kind,
+            "key": None if row.key is None else dict(row.key),
+            "columns": list(row.columns),
+            "count": row.count,
+            "waived": self.waived,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneOrder:
+    """One run: the fault at a step that has led backward, and the entries in the order in which they were undone.
+
+    ``verified``: those whose effect and undo have both run on the databases. ``parked``: the operations that wait for
+    an operator, because an undo has failed.
+    """
+
+    step: str
+    fault: str
+    state: str
+    undone: tuple[str, ...]
+    verified: frozenset[str]
+    left: tuple[LeftRow, ...]
+    parked: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def is_clean(self) -> bool:
+        return self.state == "COMPENSATED" and all(row.waived for row in self.left)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "fault": self.fault,
+            "state": self.state,
+            "undone": list(self.undone),
+            "differences": [row.to_json() for row in self.left],
+            "parked": [{"step": row["step"], "op": row["op"], "why": row["why"]} for row in self.parked],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StepVerdict:
+    """``result`` is one of the words above; ``why`` explains it, if the step was not verified.
+
+    ``can_run`` is False for a step whose action, or undo, does not work in a database that can be copied.
+    """
+
+    step: str
+    result: str
+    why: str | None = None
+    can_run: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        return {"step": self.step, "result": self.result, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class UndoReport:
+    """``sequences`` have only moved on, which no rollback of a database undoes either. ``omitted``: orders that the
+    limit has left out. ``unused_waivers``: entries of `undo_leaves` to which nothing corresponded. ``has_undo``: a step
+    of the saga has a compensation.
+    """
+
+    saga: str
+    input: Any
+    input_source: str
+    orders: tuple[UndoneOrder, ...]
+    steps: tuple[StepVerdict, ...]
+    omitted: int = 0
+    sequences: tuple[str, ...] = ()
+    unused_waivers: tuple[str, ...] = ()
+    has_undo: bool = True
+
+    @property
+    def differs(self) -> bool:
+        return any(not order.is_clean for order in self.orders)
+
+    @property
+    def verifies_nothing(self) -> bool:
+        """True if no undo has run although some can."""
+        can_run = any(step.can_run for step in self.steps)
+        return can_run and all(step.result == NOT_VERIFIED for step in self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "saga": self.saga,
+            "input": self.input,
+            "steps": [step.to_json() for step in self.steps],
+            "orders": [order.to_json() for order in self.orders],
+            "omitted_orders": self.omitted,
+            "sequences": list(self.sequences),
+            "unused_waivers": list(self.unused_waivers),
+        }
+
+
+def blamed_entries(orders: Sequence[UndoneOrder]) -> dict[tuple[Any, ...], frozenset[str]]:
+    """For each place in which rows are left, the entries whose undo may have left them.
+
+    Not to blame is an entry that was undone in an order that has left nothing in that place.
+    """
+    places = dict.fromkeys(row.place for order in orders for row in order.left if not row.waived)
+    return {place: _blamed(place, orders) for place in places}
+
+
+def _blamed(place: tuple[Any, ...], orders: Iterable[UndoneOrder]) -> frozenset[str]:
+    involved: set[str] = set()
+    innocent: set[str] = set()
+    for order in orders:
+        leaves = any(row.place == place and not row.waived for row in order.left)
+        (involved if leaves else innocent).update(order.undone)
+    return frozenset(involved - innocent) or frozenset(involved)
