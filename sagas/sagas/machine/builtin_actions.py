@@ -57,7 +57,10 @@ def evaluate_finish(run: SagaRun, entry: Entry) -> Outcome:
 
     It does not complete if an earlier run has gone further.
     """
-    ends = _condition(run, entry, "when", arguments.forward_argument(run, entry, "when"))
+    decided = run.earlier.decisions.get(entry.id)
+    ends = (
+        _condition(run, entry, "when", arguments.forward_argument(run, entry, "when")) if decided is None else decided
+    )
     ends = ends and not any(effects.exist(run, id) for id in run.plan.finishes[entry.id])
     if ends and run.finished_by is None:
         run.output = arguments.forward_argument(run, entry, "output")

@@ -21,7 +21,9 @@ class EarlierRuns:
     probes are asked. ``children`` are the nested sagas of both, by entry id.
 
     ``open_effects``: the entries whose effects were open in a guard before this run, with their generations;
-    ``in_guards``: all entries of which a guard had a record before. ``residue`` and ``reason`` are those of the earlier
+    ``in_guards``: all entries of which a guard had a record before. ``decisions``: the steps that one of them
+    has left out (False), and what each `finish` has decided; ``asked``: the steps about which an operator was asked,
+    because nobody knows whether one has left them out. ``residue`` and ``reason`` are those of the earlier
     runs; a rollback of this one goes on with them.
     """
 
@@ -35,5 +37,7 @@ class EarlierRuns:
     children: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     open_effects: dict[str, int] = field(default_factory=dict[str, int])
     in_guards: list[str] = field(default_factory=list[str])
+    decisions: dict[str, bool] = field(default_factory=dict[str, bool])
+    asked: list[str] = field(default_factory=list[str])
     residue: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     reason: dict[str, Any] | None = None

@@ -19,8 +19,8 @@ from sagas.machine import (
 )
 from sagas.machine.compensations import is_always_undone
 from sagas.machine.corrected_probes import parking_reason, probe_of
-from sagas.machine.earlier import effects
-from sagas.machine.earlier.doubts import believed_promises, count_earlier_run
+from sagas.machine.earlier import decisions, effects
+from sagas.machine.earlier.doubts import believed_promises, count_earlier_run, doubt
 from sagas.machine.entry_ends import STATE_BY_OUTCOME, leave_to_rollback, mark_nothing_to_undo, register_operations
 from sagas.machine.expressions import context, evaluation, expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
@@ -71,7 +71,14 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
     step = run.plan.steps[record.id]
     record.begun = True
     try:
-        if not expression_fields.should_run(run, step) and not effects.exist(run, step.id):
+        if (why := decisions.why_left_out(run, step)) is not None:
+            _skip_step(run, record, why)
+            return
+        if (why := decisions.why_doubtful(run, step)) is not None:
+            _park_doubtful_step(run, record, why)
+            return
+        is_decided = effects.exist(run, step.id) or decisions.was_asked(run, step)
+        if not is_decided and not expression_fields.should_run(run, step):
             _skip_step(run, record)
             return
         if step.for_each is None:
@@ -121,9 +128,23 @@ def restart_step(run: SagaRun, record: StepRecord) -> None:
         record.entries[0].override = override
 
 
-def _skip_step(run: SagaRun, record: StepRecord) -> None:
+def _park_doubtful_step(run: SagaRun, record: StepRecord, why: str) -> None:
+    """Let an operator decide about a step that an earlier run may have left out, or called."""
+    entry = run.new_entry(record, None)
+    record.running += 1
+    step = run.plan.steps[record.id]
+    if step.for_each is None and has_effect(step) and not is_nested(step):
+        register_operations(run, entry)
+        doubt(run, entry)
+    run.park(entry, "do", why)
+
+
+def _skip_step(run: SagaRun, record: StepRecord, why: str | None = None) -> None:
+    """Leave the step out. ``why``: for another reason than its condition."""
     entry = run.new_entry(record, None)
     entry.state = "SKIPPED"
+    if why is not None:
+        entry.error = Failure("EarlierRun", why).to_json()
     record.begun = True
     entry.ended_at = run.now
     _settle_step(run, record)
@@ -181,6 +202,9 @@ def start_attempt(run: SagaRun, entry: Entry) -> None:
         entry.started_at = run.now
         corrections.carry_over(run, entry)
     register_operations(run, entry)
+    if (kept := decisions.kept_read(run, entry)) is not None:
+        mark_done(run, entry, kept.result)
+        return
     calls_participant = has_effect(step) and not is_nested(step)
     may_have_run = calls_participant and count_earlier_run(run, entry, step.do)
     if may_have_run and retries.is_single_attempt(step):

@@ -75,7 +75,8 @@ class RunReset:
         since = info.workflow_start_time.timestamp() if machine.started_at is None else machine.started_at
         about = {"saga_id": saga_id, "generation": machine.generation, "nested": nested, "since": since}
         about |= {"evidence": commit_evidence(machine.definition).to_json(), "is_lost": machine.earlier_state_is_lost}
-        about |= {"committed": machine.told_committed}
+        finishes = [step.id for step in machine.definition.steps if step.do.uses == "finish"]
+        about |= {"committed": machine.told_committed, "finishes": finishes}
         self._tasks.start(_TASK, self._look_up(about, seed))
 
     async def _look_up(self, about: Mapping[str, Any], seed: int) -> None:
@@ -95,6 +96,7 @@ class RunReset:
             children=left["children"],
             state_is_lost=answer["state_is_lost"],
             in_guards=answer["in_guards"],
+            decisions=left["decisions"],
             residue=left["residue"],
             operator=left["operator"],
             reason=left["reason"],

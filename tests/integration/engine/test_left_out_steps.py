@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_workers.stuck.resumption import start_again
 from saga_workers.worker import before_reset
 from sagas import Rejected
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
     begin,
@@ -29,6 +32,16 @@ BRANCHES = """
       - {id: b, if: "${{ steps.look.result.on }}", uses: book, compensate: unbook}
       - {id: h, if: "${{ steps.look.result.on }}", uses: work, compensate: unwork}
       - {id: f, for_each: "${{ steps.look.result.list }}", uses: book, with: {value: "${{ item }}"}, compensate: unbook}
+      - {id: go2, uses: wait, with: {signal: go2}}
+"""
+EXCLUSIVE = """
+    saga: branches
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+      - {id: go, uses: wait, with: {signal: go}}
+      - {id: look, uses: work, effect: none}
+      - {id: b, if: "${{ steps.look.result.on }}", uses: book, compensate: unbook}
+      - {id: c, if: "${{ !steps.look.result.on }}", uses: book, compensate: unbook}
       - {id: go2, uses: wait, with: {signal: go2}}
 """
 FINISH = """
@@ -111,7 +124,8 @@ async def test_another_branch_of_a_resumed_saga_leaves_nothing_behind(env: Envir
         await repeat(client, id, "resumed", after="go2")
         await waits_at(client, id, "go")
         await handle(client, id).signal("go")
-        await waits_at(client, id, "go2")
+        story = await finished(client, id)
+        assert (story["state"], [parked["step"] for parked in story["parked"]]) == ("PARKED", ["h"])  # it has no guard
         await client.cancel(id)
         assert ((await finished(client, id))["state"], await env.effects()) == ("COMPENSATED", [])
         assert {"undo b", "undo h"} <= set(undone(env))
@@ -131,6 +145,72 @@ async def test_a_list_of_a_resumed_saga_that_is_shorter_now_parks(env: Environme
         assert "an earlier run has begun 3 items, and the list has 1 item now" in story["reason"]["message"]
         assert (story["state"], [parked["step"] for parked in story["parked"]]) == ("PARKED", ["f#2"])
         assert await env.effects() == ["a", "b", "f#0", "f#1", "f#2"]
+
+
+@pytest.mark.parametrize("told_by", ["the run before", "its guard"])
+async def test_what_the_run_before_has_left_out_stays_left_out(env: Environment, told_by: str) -> None:
+    env.plan["do look"] = [ON, OFF]
+    definition = EXCLUSIVE + "      - {id: z, uses: book, needs: [c], compensate: unbook}\n"
+    async with env.serving(EXCLUSIVE if told_by == "the run before" else definition) as client:
+        id = await begin(client, "branches")
+        await handle(client, id).signal("go")
+        await repeat(client, id, "reset" if told_by == "the run before" else "resumed", after="go2")
+        await handle(client, id).signal("go")
+        await waits_at(client, id, "go2")
+        await handle(client, id).signal("go2")
+        story = await finished(client, id)
+        assert (story["state"], row(story, "b")["state"], row(story, "c")["state"]) == ("COMPLETED", "DONE", "SKIPPED")
+        assert "an earlier run of the saga has left this step out" in row(story, "c")["error"]["message"]
+        assert "c" not in await env.effects()
+
+
+async def test_the_ledger_tells_what_a_deleted_run_has_left_out(env: Environment, orders: AsyncEngine) -> None:
+    env.plan["do look"], env.plan["do z"] = [ON, OFF], [Rejected("no"), None]
+    definition = EXCLUSIVE + "      - {id: z, uses: work, on_failure: park, compensate: unwork}\n"
+    async with env.serving(definition) as client:
+        id = await begin(client, "branches")
+        for signal in ("go", "go2"):
+            await handle(client, id).signal(signal)
+
+        async def recorded() -> bool:
+            return await client.locator.ledger.find(id) is not None
+
+        async def gone() -> bool:
+            return (await client.locator.within_temporal().locate(id)).home is None
+
+        await until(recorded)
+        await run_changes.delete_run(client.temporal, id)
+        await until(gone)
+        await start_again(client, await client.locator.locate(id))
+        for signal in ("go", "go2"):
+            await handle(client, id).signal(signal)
+        story = await finished(client, id)
+        assert (story["state"], row(story, "c")["state"], await env.effects()) == ("COMPLETED", "SKIPPED", ["a", "b"])
+
+
+@pytest.mark.parametrize("decision", ["skip", "retry", None])
+async def test_where_nobody_knows_what_a_deleted_run_has_left_out_an_operator_decides(
+    env: Environment, decision: str | None
+) -> None:
+    env.plan["do look"] = [ON, OFF]
+    async with env.serving(EXCLUSIVE) as client:
+        id = await begin(client, "branches")
+        await handle(client, id).signal("go")
+        await repeat(client, id, "resumed", after="go2")
+        await handle(client, id).signal("go")
+        story = await finished(client, id)
+        [parked] = story["parked"]
+        assert (story["state"], parked["step"]) == ("PARKED", "c")
+        assert "an earlier run of the saga has done b" in parked["why"]
+        if decision is None:
+            await client.cancel(id)
+            assert ((await finished(client, id))["state"], await env.effects()) == ("COMPENSATED", [])
+            assert undone(env) == ["undo b", "undo a"]
+            return
+        await send_signed(client, id, {"step": "c", "decision": decision, "reason": "so", "who": "ada"})
+        await handle(client, id).signal("go2")
+        effects = ["a", "b"] if decision == "skip" else ["a", "b", "c"]
+        assert ((await finished(client, id))["state"], await env.effects()) == ("COMPLETED", effects)
 
 
 @pytest.mark.parametrize("how", ["reset", "resumed"])

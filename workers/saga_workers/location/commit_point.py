@@ -52,7 +52,7 @@ async def find_commit_point(ledger: RunLedger, traces: CommitTraces) -> CommitPo
         return "past"
     if not traces.is_lost:
         return "before"
-    story = await _story(ledger, traces)
+    story = await story_in_ledger(ledger, traces.saga_id, traces.generation)
     if story is not None and story.phase == "committed":
         return "past"
     goes_backward = story is not None and story.phase == "backward"
@@ -62,12 +62,12 @@ async def find_commit_point(ledger: RunLedger, traces: CommitTraces) -> CommitPo
     return "unknown" if traces.told is None else "past" if traces.told else "before"
 
 
-async def _story(ledger: RunLedger, traces: CommitTraces) -> SagaView | None:
-    """The last view of the saga in the ledger; None if it has none of this generation."""
-    if workflow_id_problem(traces.saga_id) is not None:
+async def story_in_ledger(ledger: RunLedger, saga_id: str, generation: int) -> SagaView | None:
+    """The last view of the saga in the ledger; None if it has none of this generation. Raises LedgerUnavailable."""
+    if workflow_id_problem(saga_id) is not None:
         return None  # no row has such an id, and a database may not even read it
-    row = await ledger.find(traces.saga_id)
-    return row.view if row is not None and row.view.generation == traces.generation else None
+    row = await ledger.find(saga_id)
+    return row.view if row is not None and row.view.generation == generation else None
 
 
 def _step(entry: str) -> str:

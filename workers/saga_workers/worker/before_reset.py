@@ -15,7 +15,7 @@ from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus, WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.location.commit_point import CommitTraces, find_commit_point
+from saga_workers.location.commit_point import CommitTraces, find_commit_point, story_in_ledger
 from saga_workers.location.done_commands import done_commands
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import GuardedEffect, guarded_effects, highest_generations, last_items
@@ -79,6 +79,10 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         generations[trace.entry] = max(trace.generation, generations.get(trace.entry, 1))
         if trace.child is not None:
             children.setdefault(trace.entry, trace.child)
+    is_lost = None in packed or about["is_lost"]
+    decisions = await _told_decisions(locator, about) if is_lost else {}
+    for state in reversed(states):
+        decisions |= state.decisions
     traces = CommitTraces(
         saga_id,
         generation,
@@ -90,7 +94,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         ],
         is_committed=any(state.committed for state in states),
         is_undone=undone,
-        is_lost=None in packed or about["is_lost"],
+        is_lost=is_lost,
         told=about["committed"],
     )
     origins = [effect.origin.started_at for effect in effects if effect.origin is not None]
@@ -106,6 +110,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
             {
                 "records": {} if undone_elsewhere else joined_records(states),
                 "children": {} if undone_elsewhere else children,
+                "decisions": {} if undone_elsewhere else decisions,
                 "residue": _joined_rows(state.residue for state in states),
                 "operator": _joined_rows(state.operator for state in states),
                 "reason": next((state.reason for state in states if state.reason is not None), None),
@@ -121,6 +126,17 @@ def _in_guards(effects: Sequence[GuardedEffect]) -> dict[str, int]:
         generation = effect.generation if effect.open else 0
         generations[effect.entry] = max(generations.get(effect.entry, 0), generation)
     return generations
+
+
+async def _told_decisions(locator: Locator, about: Mapping[str, Any]) -> dict[str, bool]:
+    """The decisions of the saga up to when it was last parked, as the ledger tells. Raises LedgerUnavailable."""
+    story = await story_in_ledger(locator.ledger, about["saga_id"], int(about["generation"]))
+    if story is None:
+        return {}
+    residue = {row.step for row in story.residue}
+    left_out = {row.id: False for row in story.steps if row.state == "SKIPPED" and row.id not in residue}
+    finishes = {row.id: row.result for row in story.steps if row.id in about["finishes"] and row.state == "DONE"}
+    return {**left_out, **{id: ends for id, ends in finishes.items() if isinstance(ends, bool)}}
 
 
 def _joined_rows(rows_of_runs: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -100,10 +100,10 @@ class ExecutionPlan:
                 self.dependants[need].append(step.id)
         self.pivot: StepDefinition | None = definition.pivot
         self.forward_only = definition.recovery == "forward"
-        self.after_pivot = self._descendants(self.pivot.id) if self.pivot else set()
-        self.savepoints = {step.id: self._descendants(step.id) for step in definition.steps if step.savepoint}
+        self.after_pivot = self.descendants(self.pivot.id) if self.pivot else set()
+        self.savepoints = {step.id: self.descendants(step.id) for step in definition.steps if step.savepoint}
         """The steps that follow each savepoint, which a failure among them undoes and runs again."""
-        self.finishes = {step.id: self._descendants(step.id) for step in definition.steps if step.do.uses == "finish"}
+        self.finishes = {step.id: self.descendants(step.id) for step in definition.steps if step.do.uses == "finish"}
         """The steps below each `finish`, which are skipped when it completes the saga."""
         self.sensitive_schema = definition.input if has_sensitive_values(definition.input) else None
         """The schema of the input if it marks values as `x-sensitive`."""
@@ -127,7 +127,8 @@ class ExecutionPlan:
             self._sensitive = (input, sensitive_values(self.sensitive_schema, input))
         return self._sensitive[1]
 
-    def _descendants(self, start: str) -> set[str]:
+    def descendants(self, start: str) -> set[str]:
+        """All steps that directly or indirectly need this one."""
         ancestors: set[str] = set()
         open_ = list(self.dependants[start])
         while open_:

@@ -7,8 +7,8 @@ while participants, guards and nested sagas keep what has happened since.
   state as :class:`sagas.machine.earlier_runs.EarlierRuns`, beside this folder, because the state imports it.
 * :mod:`~sagas.machine.earlier.doubts`: a call of this run may repeat one of an earlier run, so a rejection proves
   nothing.
-* :mod:`~sagas.machine.earlier.effects` serves the forward phase: the decisions of an earlier run stand where they have
-  left an effect.
+* :mod:`~sagas.machine.earlier.decisions` and :mod:`~sagas.machine.earlier.effects` serve the forward phase: the
+  decisions of an earlier run stand.
 * A rollback covers the steps ahead too, to which this run has not come, or which it has left out. If the states of the
   earlier runs are known, :mod:`~sagas.machine.earlier.known_steps` takes these steps over as they were left. If one is
   lost, :mod:`~sagas.machine.earlier.unknown_steps` looks up each step that may have begun.

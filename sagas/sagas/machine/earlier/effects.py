@@ -33,8 +33,8 @@ def exist(run: SagaRun, id: str) -> bool:
 
 
 def earlier_items(run: SagaRun, id: str) -> list[Any] | None:
-    """The list of a `for_each` with which a run before has begun; None if it is not known, or had no effect."""
-    record = left_record(run, id) if exist(run, id) else None
+    """The list of a `for_each` with which a run before has begun, also an empty one; None if it is not known."""
+    record = left_record(run, id)
     return None if record is None else record.items
 
 
@@ -56,6 +56,7 @@ def forget(run: SagaRun, step: str) -> None:
     """The effects of the step are undone, and it runs again with another generation."""
     for id in [id for id in run.earlier.open_effects if id.partition("#")[0] == step]:
         del run.earlier.open_effects[id]
+    run.earlier.decisions.pop(step, None)
 
 
 def item_numbers(entries: Iterable[str], id: str) -> list[int]:

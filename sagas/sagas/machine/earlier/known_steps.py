@@ -31,6 +31,7 @@ def take_over(run: SagaRun) -> None:
     run.residue += [row for row in run.earlier.residue if row["step"] not in begun_here and row not in run.residue]
     run.earlier.records = {}
     run.earlier.residue = []
+    run.earlier.decisions = {}
 
 
 def _is_begun_here(run: SagaRun, id: str) -> bool:
@@ -86,12 +87,13 @@ class LeftState:
     """The progress of a run before a reset, from the snapshot of its machine.
 
     ``records`` are the steps that it has begun, and ``children`` their nested sagas. A pivot that has not ended is none
-    of them: a rollback cannot wait for it.
+    of them: a rollback cannot wait for it. ``decisions``: see :class:`sagas.machine.earlier_runs.EarlierRuns`.
     """
 
     records: dict[str, Any]
     children: dict[str, Any]
     generations: dict[str, int]
+    decisions: dict[str, bool]
     committed: bool
     goes_backward: bool
     residue: list[dict[str, Any]]
@@ -110,23 +112,39 @@ class LeftState:
         for entry in entries:
             generations[entry.id] = max(entry.generation, generations.get(entry.id, 1))
             _end_calls(run, entry)
+        decisions = _decisions(run)
         for id, record in run.steps.items():
             del record.entries[run.begun_entries(id) :]
         left = {
             id: pack_record(record)
             for id, record in run.steps.items()
-            if any(_is_left(run, entry) for entry in record.entries)
+            if record.items == [] or any(_is_left(run, entry) for entry in record.entries)
         }
         return LeftState(
             left,
             {entry.id: run.children[entry.id] for entry in entries if entry.id in run.children and entry.step in left},
             {id: generation for id, generation in generations.items() if generation > 1},
+            decisions,
             is_past,
             goes_backward,
             run.residue,
             run.operator,
             run.reason if goes_backward else None,
         )
+
+
+def _decisions(run: SagaRun) -> dict[str, bool]:
+    """Decisions of the run, and of the runs before it. What an operator has skipped with a residue is none."""
+    decided, residue = dict(run.earlier.decisions), {row["step"] for row in run.residue}
+    for record in run.steps.values():
+        for entry in record.entries:
+            if entry.state == "SKIPPED" and entry.index is None and entry.id not in residue:
+                decided[record.id] = False
+            elif run.step(entry).do.uses == "finish" and entry.outcome == "done":
+                decided[record.id] = run.finished_by == record.id
+            elif entry.state != "PENDING":
+                decided.pop(record.id, None)
+    return decided
 
 
 def joined_records(states: Sequence[LeftState]) -> dict[str, Any]:

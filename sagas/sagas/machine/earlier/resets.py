@@ -34,6 +34,7 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
     earlier.children = dict(event.children)
     earlier.in_guards = list(event.in_guards)
     earlier.open_effects = {id: open for id, open in event.in_guards.items() if open >= max(run.generation, 1)}
+    earlier.decisions = dict(event.decisions)
     earlier.residue, earlier.reason = list(event.residue), event.reason
     decided = [row for row in event.operator if row not in run.operator]
     run.operator = sorted([*decided, *run.operator], key=lambda row: str(row["at"]))
