@@ -9,16 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime
-from typing import Any
 
-from sagas.builtins.callbacks import CALLBACK_ACTION
-from sagas.builtins.messaging import REPLY_PROBE, REQUEST
-from sagas.builtins.spark import RECONCILE, SPARK
+from saga_activities.needed_connections import NeededConnections, makes_call
 from sagas.errors import SagaError
 from sagas.protocol.outcomes import Outcome
-from sagas.protocol.payloads import CLOSE_NESTED, NOTIFICATION_PREFIX, Invocation
+from sagas.protocol.payloads import Invocation
 from sagas.protocol.standing_pause import StandingPause, held_outcome
 
 log = logging.getLogger("saga.pause")
@@ -37,22 +34,19 @@ EnclosingNames = Callable[[str], Awaitable[Collection[str]]]
 class StandingPauses:
     """The standing pauses as this process knows them.
 
-    ``connection_of`` returns the connection of a Python action, ``enclosing_names`` the names of the sagas in which the
-    saga with an id is nested; ``outbox`` is the connection of requests. While the ledger does not answer, what was read
-    last counts: no saga waits for the ledger.
+    ``enclosing_names`` returns the names of the sagas in which the saga with an id is nested. While the ledger does not
+    answer, what was read last counts: no saga waits for the ledger.
     """
 
     def __init__(
         self,
         read: ReadPauses,
-        connection_of: Callable[[str], str | None],
+        connections: NeededConnections,
         enclosing_names: EnclosingNames,
-        outbox: str | None = None,
     ) -> None:
         self._read = read
-        self._connection_of = connection_of
+        self._connections = connections
         self._enclosing_names = enclosing_names
-        self._outbox = outbox
         self._pauses: Sequence[StandingPause] = ()
         self._read_at: float | None = None
         self._failed = False
@@ -79,49 +73,19 @@ class StandingPauses:
 
     async def hold(self, invocation: Invocation, saga: str, attempt: int) -> Outcome | None:
         """The outcome of an attempt that is held back; None if it may be made."""
-        if invocation.action == CALLBACK_ACTION or invocation.entry.startswith(NOTIFICATION_PREFIX):
-            return None  # the answer to a call that was made before the pause, or a notification
-        if invocation.at_most_once and attempt > 1:
-            return None  # no call is made: an earlier attempt may have had its effect
+        if not makes_call(invocation, attempt):
+            return None
         pauses = await self.current()
         if not pauses:
             return None
-        needed = {("saga", saga), *(("connection", name) for name in self._connections(invocation))}
+        needed = {("saga", saga), *(("connection", name) for name in self._connections.of(invocation))}
         if any(pause.kind == "saga" for pause in pauses):
             needed |= {("saga", name) for name in await self._enclosing_names(invocation.saga_id)}
         pause = next((pause for pause in pauses if (pause.kind, pause.name) in needed), None)
-        return None if pause is None else held_outcome(pause, attempt, _interval(pause))
-
-    def _connections(self, invocation: Invocation) -> set[str]:
-        names = self._connections_of(invocation.action, invocation.arguments)
-        guard = invocation.guard
-        if guard is not None:
-            names.add(guard.connection)
-            if isinstance(guard.confirmed, tuple):
-                names |= self._connections_of(*guard.confirmed)
-        return names
-
-    def _connections_of(self, action: str, arguments: Mapping[str, Any]) -> set[str]:
-        if action == CLOSE_NESTED:
-            return set(arguments["connections"])
-        if action in ("http", "sql"):
-            return {name for name in (arguments.get("connection"),) if isinstance(name, str)}
-        if action.partition(".")[0] in (SPARK, RECONCILE):
-            return set(_named_connections(arguments))
-        name = self._outbox if action in (REQUEST, REPLY_PROBE) else self._connection_of(action)
-        return set() if name is None else {name}
+        return None if pause is None else held_outcome(pause, attempt, hold_interval(pause))
 
 
-def _named_connections(arguments: Any) -> list[str]:
-    """The connections that inputs and outputs of a Spark job, or the sides of a comparison, name."""
-    if isinstance(arguments, Mapping):
-        own = [value for name, value in arguments.items() if name == "connection" and isinstance(value, str)]
-        return own + [name for value in arguments.values() for name in _named_connections(value)]
-    if isinstance(arguments, list | tuple):
-        return [name for value in arguments for name in _named_connections(value)]
-    return []
-
-
-def _interval(pause: StandingPause) -> float:
+def hold_interval(pause: StandingPause) -> float:
+    """Seconds until an attempt asks again that was held back."""
     so_far = time.time() - datetime.fromisoformat(pause.at).timestamp()
     return min(max(so_far / 10, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)

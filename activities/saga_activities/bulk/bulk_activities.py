@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,6 +20,7 @@ from saga_activities.attempt_context import (
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.bulk.result_room import encode_bounded
+from saga_activities.circuit_breakers import FREE, AdmittedAttempt, CircuitBreakers
 from saga_activities.conflict_retries import schedule_conflict
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
@@ -61,6 +63,7 @@ class BulkActivities:
         detach: DetachSagas,
         observers: Sequence[ChunkObserver] = (),
         pauses: StandingPauses | None = None,
+        breakers: CircuitBreakers | None = None,
     ) -> None:
         self._bodies = bodies
         self._databases = databases
@@ -68,6 +71,7 @@ class BulkActivities:
         self._start_detached = detach
         self._observers = tuple(observers)
         self._pauses = pauses
+        self._breakers = breakers
 
     async def perform(self, activity_type: str, request: Mapping[str, Any], attempt: AttemptContext) -> dict[str, Any]:
         """Perform one of the activities. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed,
@@ -94,18 +98,17 @@ class BulkActivities:
         guard_spec = calls[0].guard
         assert guard_spec is not None
         outcomes: Sequence[Outcome | None]
-        if self._pauses is not None:
-            held = await self._pauses.hold(calls[0], calls[0].saga, attempt.number)
-            if held is not None:  # the calls of a chunk have their saga and their connections in common
-                held = replace(held, failure=reported_failure(held))
-                return encode_bounded([held] + [None] * (len(calls) - 1), attempt.number)
+        admitted = await self._admit(calls, attempt)
+        if isinstance(admitted, Outcome):
+            held = replace(admitted, failure=reported_failure(admitted))
+            return encode_bounded([held] + [None] * (len(calls) - 1), attempt.number)
         try:
             performer = ChunkPerformer(self._databases.guard(guard_spec.connection), self._bodies)
             observed = ObservedChunk(calls, attempt.number)
             with masking([text for call in calls for text in call.sensitive_texts]), ExitStack() as observing:
                 for observer in self._observers:
                     observing.enter_context(observer(observed))
-                ended = await performer.perform(calls, with_masked_heartbeats(attempt))
+                ended = await self._perform_admitted(performer, calls, with_masked_heartbeats(attempt), admitted)
                 outcomes = observed.outcomes = [
                     None if outcome is None else _reported(outcome, call, attempt.number)
                     for call, outcome in zip(calls, ended, strict=True)
@@ -119,6 +122,31 @@ class BulkActivities:
             ],
             attempt.number,
         )
+
+    async def _admit(self, calls: Sequence[Invocation], attempt: AttemptContext) -> AdmittedAttempt | Outcome:
+        """A chunk if it may be performed, else the outcome of one that is held back: the calls of a chunk have their
+        saga and their connections in common.
+        """
+        held = None if self._pauses is None else await self._pauses.hold(calls[0], calls[0].saga, attempt.number)
+        if held is not None or self._breakers is None:
+            return held or FREE
+        seconds = attempt.deadline - time.time()
+        return await self._breakers.admit(calls[0], attempt.number, seconds, is_single=len(calls) == 1)
+
+    async def _perform_admitted(
+        self,
+        performer: ChunkPerformer,
+        calls: Sequence[Invocation],
+        attempt: AttemptContext,
+        admitted: AdmittedAttempt,
+    ) -> Sequence[Outcome | None]:
+        try:
+            outcomes = await performer.perform(calls, attempt)
+        except BaseException:
+            if self._breakers is not None:
+                await self._breakers.interrupted(admitted, answered=False)
+            raise
+        return outcomes if self._breakers is None else await self._breakers.chunk_ended(admitted, outcomes)
 
     async def _claim(self, request: Mapping[str, Any]) -> dict[str, Any]:
         at = claims.seconds_to_time(request["at"])

@@ -25,7 +25,14 @@ from saga_activities.ledger.partitions import (
     existing_months,
     months_from,
 )
-from saga_activities.ledger.tables import audit_table, claim_table, definition_table, pause_table, run_table
+from saga_activities.ledger.tables import (
+    audit_table,
+    circuit_breaker_table,
+    claim_table,
+    definition_table,
+    pause_table,
+    run_table,
+)
 
 LEDGER_VERSION = 1
 
@@ -96,6 +103,7 @@ def _table_ddl(dialect: sa.Dialect) -> Iterator[str]:
     yield from table_ddl(dialect, definition_table)
     yield from table_ddl(dialect, pause_table)
     yield from table_ddl(dialect, audit_table)
+    yield from table_ddl(dialect, circuit_breaker_table)
 
 
 def ledger_ddl(dialect: str, now: datetime | None = None) -> str:

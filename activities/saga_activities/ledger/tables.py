@@ -159,6 +159,20 @@ audit_table = sa.Table(
 )
 """One row each time that somebody has seen the `x-sensitive` values of a saga in clear, or had them forgotten."""
 
+circuit_breaker_table = sa.Table(
+    "saga_circuit_breaker",
+    ledger_metadata,
+    sa.Column("connection", short_text(255), primary_key=True),
+    sa.Column("opened_at", UtcTime(), nullable=False),
+    sa.Column("reason", short_text(MAX_PAUSE_TEXT), nullable=False),
+    # When the next attempt may be made, in seconds since the epoch by the clock of this database.
+    sa.Column("probe_at", sa.Double, nullable=False),
+    # 1: an attempt is being made. It has until `probe_at` to end; its worker may have been killed.
+    sa.Column("probing", sa.SmallInteger, nullable=False),
+    **TABLE_OPTIONS,
+)
+"""One row for each circuit breaker that is open."""
+
 definition_table = sa.Table(
     "saga_definition",
     ledger_metadata,

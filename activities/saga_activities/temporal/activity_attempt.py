@@ -16,6 +16,9 @@ from saga_activities.server_clock import ServerClock
 from sagas.protocol.outcomes import Outcome
 from sagas.workflow.json_payloads import raw_json
 
+DEFAULT_TIMEOUT = timedelta(seconds=30)
+"""The time of an attempt for which Temporal has none."""
+
 _WITHOUT_EFFECT = "attempts_without_effect"
 
 
@@ -83,7 +86,7 @@ def _is_noted(details: Sequence[Any], attempts: int) -> bool:
 
 async def attempt_context(saga: str, traceparent: str | None, clock: ServerClock) -> AttemptContext:
     info = activity.info()
-    timeout = info.start_to_close_timeout or timedelta(seconds=30)
+    timeout = info.start_to_close_timeout or DEFAULT_TIMEOUT
     return AttemptContext(
         number=attempt_number(info),
         scheduled_at=info.current_attempt_scheduled_time.timestamp(),

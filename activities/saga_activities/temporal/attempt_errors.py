@@ -58,9 +58,9 @@ def to_application_error(
     ``is_repeated``: a rejection that is repeated as an unknown attempt is. ``is_returned``: a failure that the saga
     repeats, and not Temporal. Expected outcomes are benign: no stack trace in the log for a rejection or a timeout.
     """
-    # An uncounted attempt is also returned to the saga at once: Temporal would count it.
+    # Other attempts are also returned to the saga at once where Temporal would count them, and the saga does not.
     hopeless = outcome.kind in ("rejected", "late") or not outcome.retryable
-    final = (hopeless and not is_repeated) or is_returned or not outcome.counted
+    final = (hopeless and not is_repeated) or is_returned or not (outcome.counted and outcome.charged)
     is_timeout = outcome.failure is not None and outcome.failure.type == "Timeout"
     benign = outcome.kind in ("rejected", "late") or outcome.infrastructure or is_timeout
     wait = None

@@ -23,6 +23,7 @@ from saga_activities.attempt_context import (
 )
 from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.bulk.bulk_activities import BulkActivities
+from saga_activities.circuit_breakers import FREE, AdmittedAttempt, CircuitBreakers
 from saga_activities.concurrency import uncancellable
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
@@ -31,7 +32,13 @@ from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivitie
 from saga_activities.locks.parked_holders import IsParked, with_parked_owner
 from saga_activities.server_clock import ServerClock
 from saga_activities.standing_pauses import StandingPauses
-from saga_activities.temporal.activity_attempt import attempt_context, attempt_number, must_end, note_no_effect
+from saga_activities.temporal.activity_attempt import (
+    DEFAULT_TIMEOUT,
+    attempt_context,
+    attempt_number,
+    must_end,
+    note_no_effect,
+)
 from saga_activities.temporal.attempt_errors import not_performed_error, temporal_result, to_application_error
 from saga_activities.temporal.definition_loader import DefinitionLoader
 from sagas.bulk.names import BULK_ACTIVITIES, CLAIM_ACTIVITY
@@ -101,6 +108,7 @@ class SagaActivities:
         clock: ServerClock | None = None,
         schedules: ScheduleActivity | None = None,
         pauses: StandingPauses | None = None,
+        breakers: CircuitBreakers | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._locks = locks
@@ -111,6 +119,7 @@ class SagaActivities:
         self._verify_start = verify_start
         self._schedules = schedules
         self._pauses = pauses
+        self._breakers = breakers
         self._look_before_reset = look_before_reset
         self._look_up_earlier_child = look_up_earlier_child
         self._observers = tuple(observers)
@@ -149,18 +158,37 @@ class SagaActivities:
                 f"activity {info.activity_type} is not an operation of a saga", type="NotFoundError"
             ) from None
         saga = invocation.saga or info.workflow_type or ""
-        if self._pauses is not None:
-            held = await self._pauses.hold(invocation, saga, attempt_number(info))
-            if held is not None:
-                return temporal_result(note_no_effect(held, info), invocation, attempt_number(info))
+        admitted = await self._admit(invocation, saga, info)
+        if isinstance(admitted, Outcome):
+            return temporal_result(note_no_effect(admitted, info), invocation, attempt_number(info))
         watched = ObservedAttempt(saga, invocation, invocation.earlier_attempts + attempt_number(info))
         with masking(invocation.sensitive_texts), contextlib.ExitStack() as watching:
             for watcher in self._observers:
                 watching.enter_context(watcher(watched))
             attempt = with_masked_heartbeats(await attempt_context(watched.saga, watched.traceparent, self._clock))
-            ended = await self._perform(invocation, attempt, watched)
+            ended = await self._perform_admitted(invocation, attempt, watched, admitted)
             outcome = watched.outcome = mask_failure(note_no_effect(ended, info), texts_of_attempt())
         return temporal_result(outcome, invocation, attempt.number)
+
+    async def _admit(self, invocation: Invocation, saga: str, info: activity.Info) -> AdmittedAttempt | Outcome:
+        """The attempt if it may be made, else the outcome of one that is held back."""
+        number = attempt_number(info)
+        held = None if self._pauses is None else await self._pauses.hold(invocation, saga, number)
+        if held is not None or self._breakers is None:
+            return held or FREE
+        timeout = info.start_to_close_timeout or DEFAULT_TIMEOUT
+        return await self._breakers.admit(invocation, number, timeout.total_seconds())
+
+    async def _perform_admitted(
+        self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt, admitted: AdmittedAttempt
+    ) -> Outcome:
+        try:
+            outcome = await self._perform(invocation, attempt, observed)
+        except BaseException:
+            if self._breakers is not None:
+                await self._breakers.interrupted(admitted, answered=observed.awaits_reply)
+            raise
+        return outcome if self._breakers is None else await self._breakers.ended(admitted, outcome)
 
     async def _perform(self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt) -> Outcome:
         try:

@@ -419,7 +419,10 @@ class BulkMachine:
         the retry policy counts them."""
         for pending in member.calls.values():
             if pending.attempts:
-                self._apply(member, AttemptsMade(pending.call.id, pending.attempts, at, pending.due_at, pending.unsure))
+                made = AttemptsMade(
+                    pending.call.id, pending.attempts, at, pending.due_at, pending.unsure, pending.uncharged
+                )
+                self._apply(member, made)
 
     def _perform_again(self, member: Member, pending: PendingCall) -> None:
         if member.is_active:

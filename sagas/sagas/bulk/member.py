@@ -26,7 +26,8 @@ class PendingCall:
     ``size``: bytes of its arguments and its origin. ``origin``: that of its saga, for the guard to store with the
     effect; None if it has stored it with another one. ``due_at``: when its next attempt may begin; None: at once.
     ``unsure``: an attempt before the last may have had its effect. ``conflicts``: those before the last were conflicts,
-    which are part of one attempt.
+    which are part of one attempt. ``uncharged``: attempts that use up none of those it may make, see
+    :class:`sagas.protocol.outcomes.Outcome`.
     """
 
     call: Call
@@ -37,6 +38,7 @@ class PendingCall:
     unknown: int = 0
     unsure: bool = False
     conflicts: bool = True
+    uncharged: int = 0
     last: Outcome | None = None
     due_at: float | None = None
     performed: bool = False
@@ -124,15 +126,19 @@ class Member:
         pending.count_lost((outcome.attempt or 1) - 1)
         pending.attempts += 1
         pending.last = outcome
-        if outcome.infrastructure:
+        if not outcome.charged:
+            pending.uncharged += 1
+        elif outcome.infrastructure:
             self.infrastructure_errors += 1
-        if outcome.kind == "unknown":
+        if outcome.kind == "unknown" and outcome.charged:
             pending.unknown += 1
         if not may_repeat(pending, outcome, at):
             return end_of_call(pending, outcome, at)
         pending.unsure |= outcome.kind == "unknown"
-        pending.conflicts &= outcome.retry_after is not None
+        pending.conflicts &= outcome.retry_after is not None and outcome.charged
         wait = retry_interval(pending.call.retry, pending.attempts, outcome)
+        if not outcome.charged:
+            wait = min(wait, LONGEST_WAIT)  # then its chunk is held, for however long
         pending.due_at = at + wait
         if self.infrastructure_errors >= MAX_INFRASTRUCTURE_ERRORS:
             return "its database or network has failed repeatedly"
@@ -147,7 +153,8 @@ def may_repeat(pending: PendingCall, outcome: Outcome, at: float) -> bool:
         return False
     if outcome.not_started or pending.cancelled:
         return False
-    if pending.attempts >= max(retry.max_attempts, 1) and outcome.retry_after is None:  # conflicts have their own limit
+    charged = pending.attempts - pending.uncharged
+    if charged >= max(retry.max_attempts, 1) and outcome.retry_after is None:  # conflicts have their own limit
         return False
     return retry.give_up_after is None or at - pending.since < retry.give_up_after
 

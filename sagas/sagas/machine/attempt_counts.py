@@ -13,6 +13,8 @@ def count_attempts(state: Entry | OperationState, outcome: Outcome, attempts: in
     state.min_attempts, state.attempts = outcomes.count_attempts(
         state.min_attempts, attempts, state.attempts, outcome, retry
     )
+    if not outcome.charged:
+        state.retry_baseline += 1
 
 
 def end_operation_call(state: OperationState, operation: Operation, outcome: Outcome, attempts: int | None) -> None:
@@ -39,13 +41,17 @@ def counting_operation(entry: Entry, flight: Flight) -> Entry | OperationState |
     return {"do": entry, "write": entry, "undo": entry.undo, "confirm": entry.confirm}.get(flight.call_kind)
 
 
-def count_earlier_attempts(entry: Entry, flight: Flight, attempts: int, *, unsure: bool) -> None:
-    """Count attempts of a call that goes on in another workflow; ``unsure``: they may have had an effect."""
+def count_earlier_attempts(entry: Entry, flight: Flight, attempts: int, *, unsure: bool, uncharged: int) -> None:
+    """Count attempts of a call that goes on in another workflow; ``unsure``: they may have had an effect.
+
+    ``uncharged``: how many of them use up none of those that the operation may make.
+    """
     state = counting_operation(entry, flight)
     if state is None:
         return
     clean = state.min_attempts == 0 or state.outcome in ("rejected", "failed")
     state.outcome = "unknown" if unsure or not clean else "failed"
     state.min_attempts += attempts
+    state.retry_baseline += uncharged
     if state.attempts is not None:
         state.attempts += attempts

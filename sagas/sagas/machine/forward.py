@@ -249,7 +249,7 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         run.post(CarryOutDecision(entry, entry.decision))
     elif run.phase == "backward":
         leave_to_rollback(run, entry)
-    elif entry.uncounted and not commit.pivot_is_blocked(run, entry):
+    elif entry.uncounted and not commit.pivot_is_blocked(run, entry) and not (single and outcome.kind == "unknown"):
         _uncounted_attempt_ended(run, entry, outcome)
     elif outcome.park_reason is not None:
         run.park(entry, "do", outcome.park_reason)
@@ -267,7 +267,10 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
 
 
 def _uncounted_attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
-    """Repeat the attempt; one of another project's worker only as often as the step may make attempts."""
+    """Repeat the attempt; one of another project's worker only as often as the step may make attempts.
+
+    An attempt that was made and may have had its effect is repeated only if the participant honours the key.
+    """
     if retries.gives_up_uncounted(run, entry, outcome):
         run.park(entry, "do", f"not counted as an attempt, {entry.uncounted} times: {failure_message(entry, 'do')}")
         entry.uncounted = 0
@@ -287,7 +290,7 @@ def _record_attempt(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int 
         attempt_counts.count_hidden_attempt(entry)
     entry.last_attempt_ended_at = run.now
     uncounted = outcome.not_started or not outcome.counted
-    entry.uncounted = entry.uncounted + 1 if uncounted else 0
+    entry.uncounted = entry.uncounted + 1 if uncounted or not outcome.charged else 0
     if outcome.failure is not None and outcome.kind != "done":
         entry.error = outcome.failure.to_json()
         if uncounted:

@@ -360,8 +360,8 @@ def _attempts_made(run: SagaRun, event: AttemptsMade) -> None:
     flight, entry = run.flight_of(event.id)
     if flight is None or entry is None:
         return
-    flight.attempts_made, flight.due_at = flight.attempts_made + event.attempts, event.due_at
-    attempt_counts.count_earlier_attempts(entry, flight, event.attempts, unsure=event.unsure)
+    flight.attempts_made, flight.due_at = flight.attempts_made + event.attempts - event.uncharged, event.due_at
+    attempt_counts.count_earlier_attempts(entry, flight, event.attempts, unsure=event.unsure, uncharged=event.uncharged)
 
 
 def _saga_ended(run: SagaRun, event: SagaEnded) -> None:

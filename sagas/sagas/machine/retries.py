@@ -67,8 +67,8 @@ def remaining_of_call(run: SagaRun, entry: Entry, flight: Flight, retry: Retry) 
 
 
 def longest_interval(retry: Retry, outcome: Outcome) -> float:
-    """Seconds until a call is repeated that waits for its database, or for the end of a pause."""
-    if is_held(outcome) and outcome.retry_after is not None:
+    """Seconds until a call is repeated that waits for its database, for the end of a pause, or for its connection."""
+    if (is_held(outcome) or not outcome.charged) and outcome.retry_after is not None:
         return outcome.retry_after
     return retry.max_interval
 

@@ -77,8 +77,9 @@ class Entry:
     ``min_attempts`` is a lower bound of the attempts of this generation, ``attempts`` the total (None: unknown).
     ``failure_kind`` is the kind of the last attempt's own outcome, or ``definition``. ``resolved``: the forward action
     has no effect and will have none. ``looked_up``: a rollback need not look up the effect again. ``retry_baseline``
-    (attempts) and ``retry_baseline_at`` (time): what came before no longer counts after an operator's retry.
-    ``uncounted``: consecutive attempts that did not count. ``row_locked_at``: since when rows of another saga are in
+    (attempts) and ``retry_baseline_at`` (time): what came before no longer counts after an operator's retry; an
+    attempt that a circuit breaker does not charge is one of them. ``uncounted``: consecutive attempts that the retry
+    policy did not count. ``row_locked_at``: since when rows of another saga are in
     the way. ``failure_ignored``: dependants run as if the step had not run. ``decision``: an operator's decision that
     is not carried out yet. ``ahead``: this run has not come to it, see :mod:`sagas.machine.earlier.unknown_steps`;
     nor to one that is ``taken_over`` from an earlier run.

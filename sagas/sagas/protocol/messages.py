@@ -37,6 +37,7 @@ class AttemptsMade:
     """A ``Call`` goes on in another workflow; ``attempts`` of it were made.
 
     ``unsure``: one of them may have had its effect. ``due_at``: the next attempt must not begin earlier.
+    ``uncharged``: how many of them use up none of those that the operation may make.
     """
 
     id: str
@@ -44,6 +45,7 @@ class AttemptsMade:
     at: float
     due_at: float | None = None
     unsure: bool = True
+    uncharged: int = 0
 
 
 ChildState = Literal["COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "REFUSED"]

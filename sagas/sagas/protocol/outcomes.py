@@ -42,7 +42,8 @@ ROW_LOCKED = "RowLocked"
 
 
 PAUSED = "Paused"
-"""The failure type of an attempt that was not made, because an operator has paused its connection or its saga."""
+"""The failure type of an attempt that was not made, because its connection or its saga is paused by an operator, or its
+connection by a circuit breaker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,8 @@ class Outcome:
     ``not_started`` is True when no worker had the action registered: such attempts are not counted.
     ``infrastructure`` is True for an error of a database or network, which does not concern the action itself.
     ``counted`` is False when the executor of the action was lost before it had an effect: the attempt is not counted.
+    ``charged`` is False when the attempt was made, and a circuit breaker that is open is why it failed: it is repeated,
+    and uses up none of the attempts that the step may make.
     ``park_reason`` is set when only an operator can decide (key reused with other arguments …).
     ``retry_after`` is the delay in seconds that the participant requested before the next attempt, if any.
     ``conflict`` is True when rows of other transactions are in the way, which a few retries may find gone.
@@ -106,6 +109,7 @@ class Outcome:
     not_started: bool = False
     infrastructure: bool = False
     counted: bool = True
+    charged: bool = True
     park_reason: str | None = None
     retry_after: float | None = None
     conflict: bool = False

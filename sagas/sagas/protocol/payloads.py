@@ -325,6 +325,8 @@ def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
         data["infrastructure"] = True
     if not outcome.counted:
         data["counted"] = False
+    if not outcome.charged:
+        data["charged"] = False
     if not outcome.retryable:
         data["retryable"] = False
     if outcome.park_reason is not None:
@@ -379,6 +381,7 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
         retryable=_typed(ours, "retryable", True),
         infrastructure=_typed(ours, "infrastructure", False),
         counted=_typed(ours, "counted", True),
+        charged=_typed(ours, "charged", True),
         park_reason=shorten_middle(parks, MAX_MESSAGE_CHARACTERS) or None,
         repeats=repeats,
         retry_after=retry_after,

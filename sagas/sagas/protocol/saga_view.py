@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 from sagas.definition.model import Guarantee, Milestone, StepState
 from sagas.protocol.json_view import OMITTED, JsonView
 from sagas.protocol.outcomes import OutcomeKind
+from sagas.protocol.standing_pause import HoldKind, resume_command
 from sagas.protocol.waits import parked_hint
 from sagas.text.shell import saga_command
 from sagas.text.shortening import and_more
@@ -328,15 +329,18 @@ class AccessView(JsonView):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseView(JsonView):
-    """A pause by an operator."""
+    """A pause by an operator, or by a circuit breaker."""
 
     at: Timestamp
-    who: Annotated[str, "who paused the saga; `(unverified)` behind the name: no signature proves it"]
+    who: Annotated[
+        str, "who paused the saga, or `the circuit breaker`; `(unverified)` behind the name: no signature proves it"
+    ]
     reason: Annotated[str | None, "why"] = None
     held: Annotated[tuple[str, ...], "the entry ids of the steps of which a call is held back"] = ()
     kind: Annotated[
-        Literal["saga", "connection"] | None,
-        "not this saga is paused, but all sagas of its name, or a connection that it needs",
+        HoldKind | None,
+        "not this saga is paused, but all sagas of its name, or a connection that it needs; `circuit_breaker`: that of "
+        "such a connection is open",
         OMITTED,
     ] = None
     name: Annotated[str | None, "the name of the sagas, or of the connection", OMITTED] = None
@@ -471,6 +475,9 @@ class SagaView(JsonView):
         pause = self.paused
         if pause is None:
             return None
+        if pause.kind == "circuit_breaker":
+            why = f": {pause.reason}" if pause.reason else ""
+            return f"held by the circuit breaker of the connection {pause.name}, open since {pause.at}{why}"
         what = "" if pause.kind is None else f" with {'all sagas of' if pause.kind == 'saga' else 'the connection'} "
         because = f": {pause.reason}" if pause.reason else ""
         return f"paused{what}{pause.name or ''} by {pause.who} since {pause.at}{because}"
@@ -481,7 +488,7 @@ class SagaView(JsonView):
         pause = self.paused
         if pause is None or pause.kind is None:
             return saga_command("resume", self.id)
-        return saga_command("resume", **{pause.kind: pause.name})
+        return resume_command(pause.kind, pause.name or "")
 
     @property
     def waits_for_a_person(self) -> bool:

@@ -15,6 +15,7 @@ from sagas.builtins.http_headers import DEFAULT_KEY_HEADER, KEY_FORMATS, KeyForm
 from sagas.builtins.http_statuses import status_range
 from sagas.errors import UsageError
 from sagas.settings.addresses import require_database_url, require_supported_database, split_base_url
+from sagas.settings.circuit_breaker import CircuitBreaker
 from sagas.settings.forms import (
     FLAG,
     SECRET,
@@ -43,6 +44,7 @@ class Connection(Table):
     root: Path = Path()
     kind: Any = None
     url_setting: str | Secret | None = None
+    circuit_breaker: CircuitBreaker | None = None
 
     def _resolved_url(self) -> str | None:
         if self.url_setting is None:
@@ -56,6 +58,13 @@ class Connection(Table):
             return f"{(self._resolved_url() or '').partition(':')[0]}:"
         except UsageError:
             return None
+
+
+_CIRCUIT_BREAKER = (
+    "holds the steps that need the connection while it fails, without using up their attempts; `{}` has the defaults "
+    'of `failures = "50%"`, `minimum = 5`, `window = "30s"` and `probe_every = "5s"`. Needs `[ledger]`. See '
+    "[circuit breakers](../how-to/pause-a-saga.md#circuit-breakers)"
+)
 
 
 class SqlConnection(Connection):
@@ -105,6 +114,7 @@ class SqlConnection(Connection):
         "[who may do what](../explanation/security.md#who-may-do-what)",
         ["migrator"],
     )
+    circuit_breaker: CircuitBreaker | None = setting(None, _CIRCUIT_BREAKER, {"failures": "50%", "minimum": 10})
 
     @property
     def url(self) -> str:
@@ -261,6 +271,7 @@ class HttpService(Connection):
         "signs every request except reads, see [signatures](../how-to/notify.md#signatures)",
         {"file": "secrets/crm"},
     )
+    circuit_breaker: CircuitBreaker | None = setting(None, _CIRCUIT_BREAKER, {"failures": "50%", "minimum": 10})
 
     @property
     def url(self) -> str:

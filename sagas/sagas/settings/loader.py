@@ -297,7 +297,7 @@ def _parsed(variable: str, text: str) -> Any:
 
 
 def _check_references(settings: Settings) -> None:
-    """Raises WrongSetting for the name of a connection that is none, or no database."""
+    """Raises WrongSetting for the name of a connection that is none, or no database, and for a missing ledger."""
     databases = tuple(name for name, connection in settings.connections.items() if connection.kind == "sql")
     references = [
         ("ledger.connection", settings.ledger.connection),
@@ -310,6 +310,12 @@ def _check_references(settings: Settings) -> None:
         if name is not None and name not in databases:
             what = f"names {name}, which is not a SQL connection{did_you_mean(name, databases)}"
             raise WrongSetting(setting, what, help=f"add [connections.{name}] to saga.toml")
+    for name, connection in settings.connections.items():
+        if connection.circuit_breaker is not None and settings.ledger.connection is None:
+            what = "needs a ledger, in which the workers share its state"
+            raise WrongSetting(
+                f"connections.{name}.circuit_breaker", what, help="set [ledger] connection, and run saga setup"
+            )
 
 
 def _completed(settings: Settings, root: Path, config_file: Path | None, dev: Table) -> Settings:

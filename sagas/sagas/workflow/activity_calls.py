@@ -126,8 +126,8 @@ class ActivityCalls:
                     outcome = Outcome("unknown", failure=UNSIGNED_ANSWER)
             else:
                 outcome = outcome_of_others(error)
-            if not call.local and call.op != "do":
-                outcome = replace(outcome, counted=True)  # only a worker of this project may try without end
+            if not call.local:  # only a worker of this project may try without end
+                outcome = replace(outcome, counted=outcome.counted or call.op != "do", charged=True)
             if outcome.kind in ("unknown", "rejected") and outcome.attempt is None:
                 outcome = replace(outcome, attempt=attempts_made(error, _retry_policy(call).maximum_attempts))
         except asyncio.CancelledError:

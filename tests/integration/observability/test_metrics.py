@@ -150,7 +150,7 @@ def test_the_page_lists_exactly_the_existing_metrics() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(saga_[a-z_]+)", page, flags=re.MULTILINE))
     standing = SagaGauges.__new__(SagaGauges)
-    standing._values, standing._pauses = None, ()
+    standing._values, standing._pauses, standing._breakers = None, (), {}
     open_effects = OpenEffects.__new__(OpenEffects)
     open_effects._open = None
     counted = {_exposed(metric.name, metric.type) for metric in WorkerMetrics().collect()}

@@ -113,7 +113,10 @@ async def run_doctors(stack: Stack) -> dict[str, list[dict[str, Any]]]:
 
 async def read_metrics(stack: Stack) -> list[Metric]:
     pauses = stack.ledger.locator.ledger.pauses
-    gauges = SagaGauges(stack.client.temporal, stack.client.project.definitions.values(), pauses)
+    breakers = stack.ledger_plugin.breakers
+    assert breakers is not None
+    definitions = stack.client.project.definitions.values()
+    gauges = SagaGauges(stack.client.temporal, definitions, pauses, breakers.states)
     await gauges.refresh()
     metrics = [*stack.plugin.metrics.collect(), *gauges.collect()]
     effects = [OpenEffects(client.temporal, client.project.settings) for client in (stack.client, stack.ledger)]

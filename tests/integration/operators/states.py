@@ -104,6 +104,11 @@ async def paused_by_name(stack: Stack) -> str:
     return await stack.start("held-by-name", client=stack.ledger)
 
 
+async def held_by_breaker(stack: Stack) -> str:
+    """Nothing listens at the address of its connection."""
+    return await stack.start("held-by-breaker", client=stack.ledger)
+
+
 async def waits_for_a_parked_saga(stack: Stack) -> str:
     """The holder is stuck because it is parked; the second one, because it waits for its lock."""
     holder = await waiting(stack, "locked", key="shared")
@@ -282,6 +287,14 @@ STATES = (
         "paused with all sagas of held-by-name",
         "pauses",
         metric="saga_paused",
+        config="ledger.toml",
+    ),
+    State(
+        "the circuit breaker of its connection is open",
+        held_by_breaker,
+        "held by the circuit breaker of the connection crm",
+        "circuit breakers",
+        metric="saga_circuit_breaker",
         config="ledger.toml",
     ),
     State("a saga waits for a lock of a stuck saga", waits_for_a_parked_saga, "waits for", "sagas"),

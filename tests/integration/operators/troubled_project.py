@@ -26,6 +26,7 @@ from saga_workers.runtime.databases import set_up_database
 from saga_workers.worker.plugin import SagaPlugin
 from sagas.project import Project
 from sagas.settings import load_settings
+from tests.helpers.free_ports import free_port
 from tests.helpers.local_worker import running_worker
 from tests.helpers.waiting import until
 
@@ -68,6 +69,10 @@ DEFINITIONS: Mapping[str, str] = {
     """,
     "parent": "steps: [{id: inner, uses: saga, with: {name: undo-parks, input: {}}}]",
     "held-by-name": f"steps: [{BOOKED}]",
+    "held-by-breaker": f"""
+        steps:
+          - {{id: take, uses: http, effect: none, with: {{connection: crm, method: POST, path: /orders}}, {AGAIN}}}
+    """,
     "given-up": f"steps: [{BOOKED}, {{id: ask, uses: refuse, compensate: unbook}}]",
     "pivot-passed": "steps: [{id: take, uses: book, pivot: true}, {id: ask, uses: refuse, on_failure: park}]",
     "late": f"warn_after: 1s\nsteps: [{BOOKED}, {WAITS}]",
@@ -155,6 +160,7 @@ class Stack:
     client: Client
     plugin: SagaPlugin
     ledger: Client
+    ledger_plugin: SagaPlugin
     ids: dict[str, str] = field(default_factory=dict)
     output: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the command that writes to standard output."""
@@ -202,14 +208,16 @@ def write_project(folder: Path, address: str, url: str) -> None:
     queue = uuid.uuid4().hex
     common = 'definitions = ["."]\nactions = ["./actions.py"]\n[kafka]\noutbox = "shop"\n[connections.shop]\n'
     common += f'url = "{url}"\n'
+    crm = f'[connections.crm]\nkind = "http"\nurl = "http://127.0.0.1:{free_port()}"\n'
+    breaker = 'circuit_breaker = {minimum = 3}\n[ledger]\nconnection = "shop"\n'
     for config, more in (
         ("saga.toml", '[locks]\nconnection = "shop"\n'),
         ("idle.toml", '[locks]\nconnection = "shop"\n'),
         ("broken.toml", '[locks]\nconnection = "shop"\n'),
-        ("ledger.toml", '[ledger]\nconnection = "shop"\n'),
+        ("ledger.toml", breaker),
     ):
         temporal = f'[temporal]\naddress = "{address}"\ntask_queue = "{config}-{queue}"\n'
-        (folder / config).write_text(common + temporal + more)
+        (folder / config).write_text(common + temporal + crm + more)
 
 
 def _dedent(text: str) -> str:
@@ -235,12 +243,12 @@ async def running_stack(folder: Path, address: str, url: str) -> AsyncIterator[S
         connection.execute("create table held_up (saga text)")
         connection.execute("create table held_back (saga text)")
     broken_queue = project_of(folder, "broken.toml").settings.temporal.task_queue
-    plugin = SagaPlugin(main_project)
+    plugin, ledger_plugin = SagaPlugin(main_project), SagaPlugin(ledger_project)
     grace = {"graceful_shutdown_timeout": timedelta(seconds=1)}
     temporal = await Temporal.connect(address)
     async with (
         running_worker(main_project, plugin=plugin, grace=timedelta(seconds=1)) as client,
-        running_worker(ledger_project, grace=timedelta(seconds=1)) as ledger,
+        running_worker(ledger_project, plugin=ledger_plugin, grace=timedelta(seconds=1)) as ledger,
         Worker(
             temporal,
             task_queue=broken_queue,
@@ -249,4 +257,4 @@ async def running_stack(folder: Path, address: str, url: str) -> AsyncIterator[S
             **grace,  # pyright: ignore[reportArgumentType]
         ),
     ):
-        yield Stack(folder, url, client, plugin, ledger)
+        yield Stack(folder, url, client, plugin, ledger, ledger_plugin)

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from sagas.errors import UsageError
 from sagas.settings import Secret, load_settings
+from sagas.settings.circuit_breaker import CircuitBreaker
 from sagas.settings.temporal import Tls
 
 DEV = """
@@ -111,6 +112,9 @@ def test_values_of_the_environment(tmp_path: Path) -> None:
     assert settings.connection("crm-api").url == "https://b"
 
 
+BROKEN = '[connections.crm]\nkind = "http"\nurl = "https://crm"\ncircuit_breaker = %s'
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -126,6 +130,12 @@ def test_values_of_the_environment(tmp_path: Path) -> None:
         ("vars = 3", "vars must be a table"),
         ("[temporal]\naddress = 7233", "temporal.address must be a string"),
         ("x = ", "is not valid TOML"),
+        (BROKEN % ("{failures = '0%'}"), "connections.crm.circuit_breaker.failures must be a percentage"),
+        (BROKEN % ("{failures = 50}"), 'must be a percentage from "1%" to "100%"'),
+        (BROKEN % ("{minimum = 0}"), "connections.crm.circuit_breaker.minimum must be"),
+        (BROKEN % ("{window = '1ms'}"), "connections.crm.circuit_breaker.window must be"),
+        (BROKEN % ("{probes = 1}"), "unknown setting probes"),
+        (BROKEN % ("{}"), "connections.crm.circuit_breaker needs a ledger"),
     ],
 )
 def test_mistakes_give_a_one_line_error(tmp_path: Path, text: str, message: str) -> None:
@@ -210,3 +220,12 @@ def test_what_json_has_no_form_for_is_refused_among_vars(tmp_path: Path, value: 
     (tmp_path / "saga.toml").write_text(f"[vars]\na = {value}\n")
     with pytest.raises(UsageError, match=r"vars.a is not a JSON value; write it as a string|has too long a number"):
         load_settings(tmp_path, env={})
+
+
+def test_a_circuit_breaker_is_off_by_default_and_has_defaults(tmp_path: Path) -> None:
+    ledger = '\n[connections.shop]\nurl = "sqlite:///a.db"\n[ledger]\nconnection = "shop"\n'
+    settings = load_settings(project(tmp_path, BROKEN % "{}" + ledger), env={})
+    assert settings.connection("shop").circuit_breaker is None
+    assert settings.connection("crm").circuit_breaker == CircuitBreaker(
+        failures=50, minimum=5, window=30.0, probe_every=5.0
+    )

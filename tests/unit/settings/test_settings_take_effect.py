@@ -132,6 +132,8 @@ def file_with(table: type[Table], key: str | None) -> str:
         written.append(f'[{header}]\nsecret = {{env = "ANOTHER_TOKEN"}}\n{value}')
     elif header and not header.startswith("connections"):
         written.append(f"[{header}]\n{value}")
+    if header.startswith("connections"):
+        written.append('[ledger]\nconnection = "other"\n')
     return "\n".join(written)
 
 
@@ -152,6 +154,7 @@ def observed(settings: Settings) -> Mapping[str, Any]:
         "roles": [connection.trusted_roles for connection in settings.sql_connections()],
         "http": [http_settings(service) for service in settings.http_services()],
         "plain": [service.allow_plain_http for service in settings.http_services()],
+        "circuit breakers": [connection.circuit_breaker for connection in settings.connections.values()],
         "ledger": settings.ledger,
         "enqueue": settings.enqueue,
         "kafka": settings.kafka,

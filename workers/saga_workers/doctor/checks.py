@@ -101,15 +101,23 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
 
 
 async def _check_standing_pauses(settings: Settings) -> list[DoctorResult]:
-    """The pauses of connections and of the sagas of a name, each with the command that ends it."""
+    """The pauses of connections and of the sagas of a name, and the circuit breakers that are open, each with the
+    command that ends it.
+    """
     from saga_workers.ledger.run_ledger import using_ledger
 
     try:
         async with using_ledger(settings) as ledger:
-            pauses = await ledger.pauses()
+            pauses, breakers = await ledger.pauses(), await ledger.open_breakers()
     except SagaError as error:
         return [DoctorResult("pauses", False, error.message, error.help or "saga setup")]
-    return [DoctorResult("pauses", False, pause.text, pause.resume_command) for pause in pauses]
+    findings = [DoctorResult("pauses", False, pause.text, pause.resume_command) for pause in pauses]
+    for breaker in breakers:
+        connection = settings.connections.get(breaker.name)
+        is_unused = connection is None or connection.circuit_breaker is None
+        unused = "; it holds nothing, because these settings have none for this connection" if is_unused else ""
+        findings.append(DoctorResult("circuit breakers", False, breaker.text + unused, breaker.resume_command))
+    return findings
 
 
 async def _check_enqueued(settings: Settings) -> list[DoctorResult]:

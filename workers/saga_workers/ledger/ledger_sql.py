@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
-from saga_activities.ledger import audit, batches, claims, forgetting, pauses, rows
+from saga_activities.ledger import audit, batches, circuit_breakers, claims, forgetting, pauses, rows
 from saga_workers.runtime.database_access import driver_message
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "SQLAlchemyError",
     "audit",
     "batches",
+    "circuit_breakers",
     "claims",
     "driver_message",
     "forgetting",

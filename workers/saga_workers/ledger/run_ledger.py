@@ -171,6 +171,16 @@ class RunLedger:
         with self._readable():
             return await self._sql.pauses.end_pause(self.engine, kind, name)
 
+    async def open_breakers(self) -> builtins.list[StandingPause]:
+        """The circuit breakers of connections that are open."""
+        with self._readable():
+            return [breaker.pause for breaker in await self._sql.circuit_breakers.read_breakers(self.engine)]
+
+    async def close_breaker(self, connection: str) -> bool:
+        """Close the circuit breaker of a connection; False if it is closed."""
+        with self._readable():
+            return await self._sql.circuit_breakers.close_breaker_of(self.engine, connection)
+
     async def record_access(self, saga_id: str, what: Access, *, who: str, reason: str | None) -> None:
         """Record that somebody sees the sensitive values of a saga in clear, or has them forgotten."""
         with self._readable():
@@ -263,6 +273,12 @@ class NoLedger(RunLedger):
         raise _no_pauses()
 
     async def end_pause(self, kind: PauseKind, name: str) -> bool:
+        raise _no_pauses()
+
+    async def open_breakers(self) -> builtins.list[StandingPause]:
+        return []
+
+    async def close_breaker(self, connection: str) -> bool:
         raise _no_pauses()
 
     async def find(self, saga_id: str) -> RunRow | None:

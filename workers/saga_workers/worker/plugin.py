@@ -24,11 +24,13 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.bulk_activities import BulkActivities
+from saga_activities.circuit_breakers import CircuitBreakers
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher, PreparedAction
 from saga_activities.http import CallbackAddresses, HttpConnections, http_settings
 from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.messaging.kafka_request import KafkaRequestAction
+from saga_activities.needed_connections import NeededConnections
 from saga_activities.server_clock import ServerClock
 from saga_activities.standing_pauses import StandingPauses
 from saga_activities.temporal.definition_loader import DefinitionLoader
@@ -111,6 +113,7 @@ class SagaPlugin(SimplePlugin):
         self._ledger_writer = LedgerWriter(self.metrics.ledger) if has_ledger else None
         self._ledger: RunLedger = NoLedger()
         self.pauses: StandingPauses | None = None
+        self.breakers: CircuitBreakers | None = None
         self._grace = timedelta()
         self._tracing = tracing or tracing_from_environment()
         super().__init__(
@@ -152,7 +155,9 @@ class SagaPlugin(SimplePlugin):
         bodies = ActionBodies(self._project.actions, max_event_bytes=kafka.max_message_bytes)
         requests = KafkaRequestAction(databases, kafka)
         enclosing = EnclosingSagas(client)
-        self.pauses = StandingPauses(self._ledger.pauses, bodies.connection, enclosing.names, kafka.outbox)
+        needed = NeededConnections(bodies.connection, kafka.outbox)
+        self.pauses = StandingPauses(self._ledger.pauses, needed, enclosing.names)
+        self.breakers = CircuitBreakers(settings.connections, needed, lambda: self._ledger.engine)
         images = partial(_image_connections, self._project)
         callbacks = CallbackAddresses(settings.serve.public_url, self._trust.keys)
         dispatcher = Dispatcher(bodies, databases, http, spark_performers(spark), requests, images, callbacks)
@@ -167,7 +172,7 @@ class SagaPlugin(SimplePlugin):
         detach = SagaDetacher(client, task_queue, self._trust.keys)
         chunk_watchers = [self.metrics.observe_chunk, *([self._tracing.trace_chunk] if self._tracing else ())]
         ledger = self._project.settings.ledger.connection
-        bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers, self.pauses)
+        bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers, self.pauses, self.breakers)
         locator = Locator(client, self._ledger, keys=verifying_keys(settings))
         activities = SagaActivities(
             dispatcher,
@@ -182,6 +187,7 @@ class SagaPlugin(SimplePlugin):
             ServerClock(partial(measure_server_clock, client)),
             self._scheduled_starts(client, task_queue),
             self.pauses,
+            self.breakers,
         )
         config["activities"] = [*config.get("activities", ()), activities.perform]
         # Heartbeats of guarded attempts must not be throttled for longer than they may be late.

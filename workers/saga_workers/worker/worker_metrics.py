@@ -31,6 +31,7 @@ from temporalio.worker import (
 )
 
 from saga_activities.attempt_context import ObservedAttempt, ObservedChunk
+from saga_activities.circuit_breakers import BreakerState
 from saga_workers.ledger.writer import LedgerMetrics
 from saga_workers.runtime.metrics import without_created
 from saga_workers.temporal.run_interceptor import RunInterceptor
@@ -280,11 +281,13 @@ class SagaGauges:
         client: Client,
         definitions: Iterable[Definition],
         pauses: Callable[[], Awaitable[Sequence[StandingPause]]] | None = None,
+        breakers: Callable[[], Awaitable[Mapping[str, BreakerState]]] | None = None,
     ) -> None:
-        """``pauses`` reads the standing pauses."""
+        """``pauses`` reads the standing pauses, ``breakers`` the states of the circuit breakers, by connection."""
         self._client = client
-        self._read_pauses = pauses
+        self._read_pauses, self._read_breakers = pauses, breakers
         self._pauses: Sequence[StandingPause] = ()
+        self._breakers: Mapping[str, BreakerState] = {}
         definitions = list(definitions)
         by_name = {definition.saga: definition for definition in definitions}
         self._labels = MetricLabels(lambda: by_name)
@@ -307,6 +310,8 @@ class SagaGauges:
                 return
             if self._read_pauses is not None:
                 self._pauses = await self._read_pauses()
+            if self._read_breakers is not None:
+                self._breakers = await self._read_breakers()
             try:
                 self._values = await self._query()
                 self._last_error = None
@@ -336,7 +341,15 @@ class SagaGauges:
         )
         for pause in self._pauses:
             paused.add_metric([pause.kind, pause.name], 1)
-        yield from (parked, oldest, overdue, paused)
+        breakers = GaugeMetricFamily(
+            "saga_circuit_breaker",
+            "1 for the state of the circuit breaker of a connection, 0 for its other states.",
+            labels=["connection", "state"],
+        )
+        for connection, current in sorted(self._breakers.items()):
+            for state in get_args(BreakerState):
+                breakers.add_metric([connection, state], state == current)
+        yield from (parked, oldest, overdue, paused, breakers)
 
     async def _query(self) -> SagaGaugeValues:
         runs = [run async for run in self._client.list_workflows(_PARKED_QUERY, rpc_timeout=_RPC_TIMEOUT)]

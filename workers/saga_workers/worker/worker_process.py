@@ -66,7 +66,12 @@ async def run_worker(
     delivering = Delivering(project, delivered_connections(project.settings, "worker"), stop)
     async with AsyncExitStack() as stack:
         if health is not None:
-            gauges = SagaGauges(client, project.definitions.values(), plugin.pauses and plugin.pauses.current)
+            gauges = SagaGauges(
+                client,
+                project.definitions.values(),
+                plugin.pauses and plugin.pauses.current,
+                plugin.breakers and plugin.breakers.states,
+            )
             effects = OpenEffects(client, project.settings)
 
             async def refresh() -> None:

@@ -81,7 +81,9 @@ def resume(
     saga_id: Annotated[str | None, typer.Argument(help="the saga's id")] = None,
     where: Annotated[str | None, typer.Option(help="all paused sagas that match this Temporal list filter")] = None,
     saga: Annotated[str | None, typer.Option(help="end the pause of all sagas of this name")] = None,
-    connection: Annotated[str | None, typer.Option(help="end the pause of this connection")] = None,
+    connection: Annotated[
+        str | None, typer.Option(help="end the pause of this connection, and close its circuit breaker")
+    ] = None,
     reason: Annotated[str, typer.Option(help="reason; recorded with the saga")] = "",
     definition: Annotated[
         Path | None, typer.Option(help="the definition the saga was started with, if the project has a newer one")
@@ -118,7 +120,8 @@ def resume(
     With --where all paused sagas that match go on, and the exit code is the highest of all; those that are not paused
     are left as they are.
 
-    With --saga or --connection the pause of all sagas of a name, or of a connection, ends; saga doctor lists them.
+    With --saga or --connection the pause of all sagas of a name, or of a connection, ends; saga doctor lists them. The
+    circuit breaker of the connection is closed too: it opens again if the connection still fails.
     """
     has_facts = definition is not None or input is not None or bool(undone) or not_ended or committed is not None
     if is_standing(saga_id, where, saga, connection, "saga resume --help"):

@@ -58,21 +58,36 @@ def begin_standing_pause(saga: str | None, connection: str | None, reason: str, 
 
 
 def end_standing_pause(saga: str | None, connection: str | None) -> int:
-    """End the pause. Raises UsageError without a ledger, RefusedError if there is none."""
+    """End the pause, and close the circuit breaker of a connection.
+
+    Raises UsageError without a ledger, RefusedError if there is neither.
+    """
     settings = load_settings()
     kind, name = _target(saga, connection)
 
-    async def end(ledger: RunLedger) -> StandingPause | None:
-        pause = await _pause(ledger, kind, name)
-        return pause if await ledger.end_pause(kind, name) else None
+    async def end(ledger: RunLedger) -> tuple[StandingPause | None, StandingPause | None]:
+        pause, breaker = await _pause(ledger, kind, name), await _open_breaker(ledger, kind, name)
+        ended = await ledger.end_pause(kind, name)
+        closed = kind == "connection" and await ledger.close_breaker(name)
+        return pause if ended else None, breaker if closed else None
 
-    pause = asyncio.run(_with_ledger(settings, end))
-    what = f"the connection {name}" if kind == "connection" else f"the saga name {name}"
-    if pause is None:
-        raise RefusedError(f"{what} is not paused", help="saga doctor    lists the pauses")
-    document = {**pause.to_json(), "response": "resumed"}
-    print_document(document, human=lambda: echo(f"{what} is resumed; calls that wait begin within a minute"))
+    pause, breaker = asyncio.run(_with_ledger(settings, end))
+    ended = pause or breaker
+    if ended is None:
+        unless_open = ", and no circuit breaker of it is open" if kind == "connection" else ""
+        help = f"saga doctor    lists the pauses{' and circuit breakers' if unless_open else ''}"
+        raise RefusedError(f"{_described(kind, name)} is not paused{unless_open}", help=help)
+    done = [f"{_described(kind, name)} is resumed"] if pause is not None else []
+    done += [f"the circuit breaker of the connection {name} is closed"] if breaker is not None else []
+    document = {**ended.to_json(), "response": "resumed" if pause is not None else "closed"}
+    if breaker is not None:
+        document["circuit_breaker"] = "closed"
+    print_document(document, human=lambda: echo(f"{' and '.join(done)}; calls that wait begin within a minute"))
     return 0
+
+
+def _described(kind: PauseKind, name: str) -> str:
+    return f"the connection {name}" if kind == "connection" else f"the saga name {name}"
 
 
 def _target(saga: str | None, connection: str | None) -> tuple[PauseKind, str]:
@@ -98,3 +113,9 @@ async def _with_ledger(settings: Settings, work: Callable[[RunLedger], Awaitable
 
 async def _pause(ledger: RunLedger, kind: PauseKind, name: str) -> StandingPause | None:
     return next((pause for pause in await ledger.pauses() if (pause.kind, pause.name) == (kind, name)), None)
+
+
+async def _open_breaker(ledger: RunLedger, kind: PauseKind, name: str) -> StandingPause | None:
+    if kind != "connection":
+        return None
+    return next((breaker for breaker in await ledger.open_breakers() if breaker.name == name), None)

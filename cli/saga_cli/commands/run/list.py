@@ -67,11 +67,13 @@ def list_sagas(
 
 
 async def _warn_of_standing_pauses(locator: Locator, views: Sequence[SagaView]) -> None:
-    """Print the pauses of connections and of the sagas of a name, and how many of these sagas wait for each."""
+    """Print the pauses of connections and of the sagas of a name, the circuit breakers that are open, and how many of
+    these sagas wait for each.
+    """
     from sagas.text.shortening import counted
 
     try:
-        pauses = await locator.ledger.pauses()
+        pauses = [*await locator.ledger.pauses(), *await locator.ledger.open_breakers()]
     except SagaError as error:
         warn(error.message)
         return

@@ -97,7 +97,7 @@ def probe_ended(run: SagaRun, entry: Entry, outcome: Outcome, flight: Flight) ->
     # An operator has decided in the meantime: only a `done` of the probe overrides that decision.
     decided = purpose in _DENIED or (entry.decision is not None and purpose in ("retry", "end", "pivot"))
     if outcome.kind != "done":
-        if is_held(outcome):
+        if is_held(outcome) or not outcome.charged:
             entry.probe_rounds -= 1
             wait = retries.longest_interval(step.do.retry, outcome)
             _schedule_lookup(run, entry, purpose, wait, background=flight.background)

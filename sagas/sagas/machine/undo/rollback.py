@@ -357,7 +357,7 @@ def _undo_failed(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
         # Rule 10: invalid arguments are a bug that no alternate fixes; an operator has to.
         run.park(entry, "undo", failure_reasons.failure_message(entry, "undo"))
         return
-    if outcome.infrastructure or not outcome.counted:
+    if outcome.infrastructure or not outcome.counted or not outcome.charged:
         _schedule_undo(run, entry, retries.longest_interval(operation.retry, outcome))
         return
     if undo.outcome in ("rejected", "failed"):

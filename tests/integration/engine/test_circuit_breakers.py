@@ -1,0 +1,131 @@
+"""The circuit breaker of a connection holds its steps while the participant is down, and closes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities import circuit_breakers
+from saga_activities.ledger.circuit_breakers import OpenBreaker, close_breaker_of, insert_breaker, read_breakers
+from saga_activities.ledger.pauses import end_pause
+from saga_workers.client import Client
+from sagas.protocol.standing_pause import HoldKind
+from sagas.settings import HttpService
+from sagas.settings.circuit_breaker import CircuitBreaker
+from tests.helpers.free_ports import free_port
+from tests.helpers.local_worker import finished
+from tests.helpers.payment_server import PaymentServer
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, row
+from tests.integration.engine.pausing import asked_again, held, pause
+
+SAGAS = 20
+MINIMUM = 5
+PAY = """
+    saga: pay
+    steps:
+      - {id: x, uses: work, compensate: unwork}
+      - id: charge
+        uses: http
+        with: {connection: crm, method: POST, path: /charges, json: {account: a, amount: 1}, result: response.json.id}
+        retry: {max_attempts: 2, initial_interval: 10ms}
+        compensate:
+          uses: http
+          with: {connection: crm, method: POST, path: /refunds, json: {charge: "${{ steps.charge.result }}"}}
+"""
+
+
+@pytest.fixture
+def crm(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PaymentServer]:
+    """A service that keeps its port, with a circuit breaker."""
+    monkeypatch.setattr(circuit_breakers, "MAX_AGE", 0.0)
+    server = PaymentServer("--port", str(free_port()))
+    with server:
+        env.connections["crm"] = HttpService(
+            name="crm",
+            root=tmp_path,
+            url=server.url,
+            circuit_breaker=CircuitBreaker(minimum=MINIMUM, probe_every=0.5),
+        )
+        yield server
+
+
+async def test_no_saga_is_compensated_because_the_participant_was_down(
+    env: Environment, orders: AsyncEngine, crm: PaymentServer
+) -> None:
+    async with env.serving(PAY) as client:
+        crm.stop()
+        sagas = [await begin(client, "pay") for _ in range(SAGAS)]
+        await until(lambda: read_breakers(orders))
+        for saga in (sagas[0], sagas[-1]):
+            await asked_again(client, saga, 2)
+        view = await held(client, sagas[-1], "charge")
+        assert view.paused is not None
+        assert (view.paused.kind, view.paused.name) == ("circuit_breaker", "crm")
+        assert "circuit breaker of the connection crm" in (view.pause_text or "")
+        crm.start()
+        stories = await asyncio.gather(*(finished(client, saga) for saga in sagas))
+    assert {story["state"] for story in stories} == {"COMPLETED"}
+    assert await read_breakers(orders) == []
+    charges = crm.ledger()["charges"]
+    assert len(charges) == SAGAS
+
+
+SLOW = """
+    saga: slow
+    steps:
+      - id: charge
+        uses: http
+        with: {connection: crm, method: POST, path: /charges, json: {account: a, amount: 1}, result: response.json.id}
+        timeout: 300ms
+        retry: {max_attempts: 5, initial_interval: 10ms, max_interval: 20ms}
+        compensate:
+          uses: http
+          with: {connection: crm, method: POST, path: /refunds, json: {charge: "${{ steps.charge.result }}"}}
+"""
+
+
+async def test_attempts_that_fail_while_it_is_open_are_not_used_up(
+    env: Environment, orders: AsyncEngine, crm: PaymentServer
+) -> None:
+    """The service answers 503, or too late, more often than the step may make attempts."""
+    refuses, hangs = {"status": 503}, {"delay_after": 2.0}
+    crm.faults(refuses, hangs, refuses, hangs, refuses, refuses, hangs)
+    async with env.serving(SLOW) as client:
+        story = await finished(client, await begin(client, "slow"))
+    charge = row(story, "charge")
+    assert (story["state"], charge["attempts"]) == ("COMPLETED", 8)
+    assert len(crm.ledger()["requests"]) == 8
+    assert len(crm.ledger()["charges"]) == 1
+    assert await read_breakers(orders) == []
+
+
+async def test_a_deadline_counts_and_a_pause_by_an_operator_comes_first(
+    env: Environment, orders: AsyncEngine, crm: PaymentServer
+) -> None:
+    limited = PAY.replace("saga: pay", "saga: limited\n    deadline: 3s")
+    opened = OpenBreaker("crm", datetime.now(UTC), "5 of the last 5 attempts failed", due_in=3600.0)
+    await insert_breaker(orders, opened)
+    async with env.serving(PAY, limited) as client:
+        late, saga = await begin(client, "limited"), await begin(client, "pay")
+        assert (await held(client, saga, "charge")).paused == (await held(client, late, "charge")).paused
+        await pause(orders, "connection", "crm")
+        await until(lambda: is_held_by(client, saga, "connection"))
+        await end_pause(orders, "connection", "crm")
+        await until(lambda: is_held_by(client, saga, "circuit_breaker"))
+        story = await finished(client, late)
+        assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "deadline")
+        assert crm.ledger()["requests"] == []
+        assert await close_breaker_of(orders, "crm")
+        story = await finished(client, saga)
+    assert (story["state"], row(story, "charge")["attempts"]) == ("COMPLETED", 1)
+
+
+async def is_held_by(client: Client, saga_id: str, kind: HoldKind) -> bool:
+    view = await client.view(saga_id)
+    return view.paused is not None and view.paused.kind == kind

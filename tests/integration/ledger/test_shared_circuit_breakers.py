@@ -1,0 +1,150 @@
+"""Workers share the circuit breaker of a connection by a row of the ledger, and go on without one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities import circuit_breakers
+from saga_activities.circuit_breakers import AdmittedAttempt, BreakerState, CircuitBreakers
+from saga_activities.ledger.tables import circuit_breaker_table
+from saga_activities.needed_connections import NeededConnections
+from saga_workers.ledger.run_ledger import RunLedger
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import Invocation
+from sagas.settings import HttpService
+from sagas.settings.circuit_breaker import CircuitBreaker
+
+CALL = Invocation("http", {"connection": "crm"}, "key-1", "s-1", "charge", "do", 1)
+DOWN = Outcome("failed", failure=Failure("HttpError", "503"), attempt=1)
+DONE = Outcome.done()
+
+
+@pytest.fixture(autouse=True)
+def read_at_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(circuit_breakers, "MAX_AGE", 0.0)
+
+
+def worker(engine: AsyncEngine, name: str = "crm", every: float = 3600.0) -> CircuitBreakers:
+    """The circuit breakers of another worker."""
+    settings = CircuitBreaker(minimum=2, probe_every=every)
+    service = HttpService(name=name, root=Path(), url="http://127.0.0.1:9", circuit_breaker=settings)
+    return CircuitBreakers({name: service}, NeededConnections(lambda _: None), lambda: engine)
+
+
+async def attempt(breakers: CircuitBreakers, outcome: Outcome) -> Outcome | None:
+    """The outcome that the saga gets to know; None if the attempt is held back."""
+    admitted = await breakers.admit(CALL, 1, 30.0)
+    return None if isinstance(admitted, Outcome) else await breakers.ended(admitted, outcome)
+
+
+async def begun(breakers: CircuitBreakers) -> AdmittedAttempt:
+    admitted = await breakers.admit(CALL, 1, 30.0)
+    assert isinstance(admitted, AdmittedAttempt)
+    return admitted
+
+
+async def state(breakers: CircuitBreakers) -> BreakerState:
+    return (await breakers.states())["crm"]
+
+
+async def let_time_pass(engine: AsyncEngine) -> None:
+    """Let an hour pass, by the clock of the ledger's database."""
+    probe_at = circuit_breaker_table.c.probe_at
+    async with engine.begin() as connection:
+        await connection.execute(sa.update(circuit_breaker_table).values(probe_at=probe_at - 3601.0))
+
+
+async def test_two_workers_hold_their_attempts_and_make_one_at_a_time(database: AsyncEngine, ledger: RunLedger) -> None:
+    first, second = worker(database), worker(database)
+    assert await attempt(first, DOWN) == DOWN
+    assert await attempt(second, DOWN) == DOWN  # each worker counts its own attempts
+    opened = await attempt(first, DOWN)
+    assert opened is not None
+    assert (opened.charged, opened.kind) == (False, "failed")
+    assert [await attempt(each, DONE) for each in (first, second)] == [None, None]
+    assert await state(second) == "open"
+
+    await let_time_pass(database)
+    probe = await begun(second)
+    assert [await attempt(each, DONE) for each in (first, second)] == [None, None]
+    assert await state(first) == "half_open"
+    failed = await second.ended(probe, DOWN)
+    assert (failed.charged, failed.retry_after) == (False, 1.0)
+    assert await state(first) == "open"
+    assert await attempt(first, DONE) is None
+
+    await let_time_pass(database)
+    assert await attempt(first, Outcome("rejected", attempt=1, retryable=False)) is not None  # it has answered
+    assert [await state(each) for each in (first, second)] == ["closed", "closed"]
+    assert await attempt(second, DOWN) == DOWN
+    assert await ledger.open_breakers() == []
+
+
+async def test_an_attempt_of_a_killed_worker_is_followed_by_another(database: AsyncEngine, ledger: RunLedger) -> None:
+    killed, other = worker(database), worker(database)
+    await attempt(killed, DOWN)
+    await attempt(killed, DOWN)
+    await let_time_pass(database)
+    await begun(killed)  # and nothing is heard of it any more
+    assert await attempt(other, DONE) is None
+    assert await state(other) == "half_open"
+    await let_time_pass(database)
+    assert await attempt(other, DONE) == DONE
+    assert await ledger.open_breakers() == []
+
+
+async def test_a_person_closes_it_during_an_attempt(database: AsyncEngine, ledger: RunLedger) -> None:
+    first, second = worker(database), worker(database)
+    await attempt(first, DOWN)
+    await attempt(first, DOWN)
+    [breaker] = await ledger.open_breakers()
+    assert (breaker.kind, breaker.name) == ("circuit_breaker", "crm")
+    assert "2 of the last 2 attempts failed" in (breaker.reason or "")
+    await let_time_pass(database)
+    probe = await begun(second)
+    assert await ledger.close_breaker("crm")
+    assert not await ledger.close_breaker("crm")
+    assert await attempt(first, DONE) == DONE
+    assert not (await second.ended(probe, DOWN)).charged
+    assert [await state(each) for each in (first, second)] == ["closed", "closed"]
+    assert await attempt(second, DOWN) == DOWN
+
+
+async def test_a_worker_has_its_own_while_the_ledger_does_not_answer(database: AsyncEngine, ledger: RunLedger) -> None:
+    first, second = worker(database, every=0.0), worker(database, every=0.0)
+    await rename(database, "saga_circuit_breaker", "hidden")
+    await attempt(first, DOWN)
+    opened = await attempt(first, DOWN)
+    assert opened is not None
+    assert not opened.charged
+    probe = await begun(first)
+    assert await attempt(first, DONE) is None  # one at a time
+    assert await attempt(second, DOWN) == DOWN
+    assert [await state(each) for each in (first, second)] == ["half_open", "closed"]
+
+    await rename(database, "hidden", "saga_circuit_breaker")
+    assert await state(first) != "closed"
+    assert await state(second) != "closed"  # it is shared now
+    await first.ended(probe, DONE)
+    assert [await state(each) for each in (first, second)] == ["closed", "closed"]
+    assert await ledger.open_breakers() == []
+
+
+async def rename(engine: AsyncEngine, old: str, new: str) -> None:
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql(f"alter table {old} rename to {new}")
+
+
+async def test_that_of_a_removed_connection_holds_nothing(database: AsyncEngine, ledger: RunLedger) -> None:
+    first, renamed = worker(database), worker(database, name="crm2")
+    await attempt(first, DOWN)
+    await attempt(first, DOWN)
+    call = replace(CALL, arguments={"connection": "crm2"})
+    assert isinstance(await renamed.admit(call, 1, 30.0), AdmittedAttempt)
+    assert await renamed.states() == {"crm2": "closed"}
+    assert await ledger.close_breaker("crm")

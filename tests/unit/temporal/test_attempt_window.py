@@ -1,0 +1,62 @@
+"""The attempts that the circuit breaker of a connection judges, and what an outcome tells about the connection."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from saga_activities.attempt_window import AttemptWindow
+from saga_activities.connection_health import has_answered
+from sagas.protocol.outcomes import Failure, Outcome
+
+FAILED = Outcome("failed", failure=Failure("ValueError", "broken"))
+UNKNOWN = replace(FAILED, kind="unknown")
+
+
+def test_few_attempts_are_not_judged() -> None:
+    window = AttemptWindow(30.0, 3, 100)
+    for _ in range(2):
+        window.add(0.0, failed=True)
+        assert window.failing(50) is None
+    window.add(0.0, failed=False)
+    assert window.failing(50) == (2, 3)
+    assert window.failing(67) is None
+    window.clear()
+    assert window.failing(1) is None
+
+
+def test_old_attempts_count_only_while_there_are_few() -> None:
+    window = AttemptWindow(30.0, 3, 100)
+    for at in (0.0, 1000.0, 2000.0):  # a connection that is seldom needed
+        window.add(at, failed=True)
+    assert window.failing(100) == (3, 3)
+    window.add(2001.0, failed=False)
+    assert window.failing(50) == (2, 3)
+
+
+def test_the_number_of_attempts_is_limited() -> None:
+    window = AttemptWindow(30.0, 3, 5)
+    for number in range(20):
+        window.add(0.0, failed=number < 15)
+    assert window.failing(1) is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "service", "database"),
+    [
+        (Outcome.done(), True, True),
+        (replace(FAILED, kind="rejected", retryable=False), True, True),
+        (FAILED, False, True),
+        (UNKNOWN, False, None),
+        (replace(UNKNOWN, infrastructure=True), False, False),
+        (replace(FAILED, infrastructure=True), False, False),
+        (replace(FAILED, failure=Failure("Timeout", "too late")), False, False),
+        (replace(FAILED, retryable=False), None, None),
+        (replace(FAILED, counted=False), None, None),
+        (replace(FAILED, not_started=True), None, None),
+    ],
+)
+def test_what_an_outcome_tells(outcome: Outcome, service: bool | None, database: bool | None) -> None:
+    assert has_answered(outcome, is_database=False) is service
+    assert has_answered(outcome, is_database=True) is database
