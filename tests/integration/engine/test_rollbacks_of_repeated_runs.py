@@ -196,6 +196,23 @@ async def test_a_pivot_without_a_guard_parks_unless_something_tells_of_it(
         assert "undo a" not in env.log()
 
 
+async def test_a_reply_to_an_earlier_saga_of_the_id_tells_nothing(env: Environment) -> None:
+    async with env.serving(UNGUARDED_PIVOT) as client:
+        id = await begin(client, "unguarded")
+        await waits_at(client, id, "go")
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+        reply = {"step_key": f"{id}/b", "saga_id": id, "step": "b", "generation": 1, "op": "do", "outcome": "done"}
+        async with env.engine.begin() as connection:
+            await connection.execute(request_table.insert(), {**reply, "created_at": 1.0})
+        await begin(client, "unguarded", id=id, again=True)
+        await waits_at(client, id, "go")
+        await run_changes.reset_run(client.temporal, id)
+        await waits_at(client, id, "go")
+        assert await client.cancel(id) == "accepted"
+        assert ((await finished(client, id))["state"], await env.effects()) == ("COMPENSATED", [])
+
+
 async def test_calls_and_items_ahead_are_undone(env: Environment, payments: PaymentServer) -> None:
     env.connections["crm"] = HttpService(name="crm", root=env.folder, url=payments.url)
     async with env.serving(CHARGE) as client:

@@ -45,8 +45,8 @@ _NOT_BACKWARD = ("FAILED", "COMMITTED", "COMPLETED")
 async def look_before_reset(settings: Settings, locator: Locator, about: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the saga had done. ``about``: see :data:`saga_activities.temporal.saga_activities.LookBeforeReset`.
 
-    Effects of a saga with this id that has completed before it was started again (``saga start --again``) are not its
-    own: they have lower generations.
+    Effects and commands of a saga with this id that had ended before it was started again (``saga start --again``) are
+    not its own: they have lower generations.
 
     ``undone``: it was compensated, or is being compensated, by a run of its own or by that of its undo;
     ``generations``: the highest of each entry, where it is not the first, and those of the last item of each `for_each`
@@ -83,13 +83,14 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     decisions = await _told_decisions(locator, about) if is_lost else {}
     for state in reversed(states):
         decisions |= state.decisions
+    commands = await done_commands(settings, [saga_id])
     traces = CommitTraces(
         saga_id,
         generation,
         CommitEvidence.from_json(about["evidence"]),
         effects,
         done=[
-            *(command.step for command in await done_commands(settings, [saga_id])),
+            *(command.step for command in commands if command.generation >= generation),
             *(trace.entry for trace in nested if trace.state == "COMPLETED"),
         ],
         is_committed=any(state.committed for state in states),
