@@ -23,7 +23,7 @@ async def delete_states(engine: AsyncEngine, saga_ids: Sequence[str]) -> int:
         with_state = sa.and_(_RUN.saga_id.in_(saga_ids), _RUN.machine.is_not(None))
         rows = (await connection.execute(sa.select(_RUN.saga_id, _RUN.started_at, _RUN.story).where(with_state))).all()
         stories = await documents_of_machines(
-            connection, {(row.saga_id, row.started_at) for row in rows if not row.story}
+            connection, {(row.saga_id, row.started_at) for row in rows if not row.story}, must_read=True
         )
         for row in rows:
             key = (row.saga_id, row.started_at)

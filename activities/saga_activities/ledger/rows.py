@@ -16,7 +16,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.entry_key import fits_guard_key
-from saga_activities.guard.stored_values import stored_values
+from saga_activities.guard.stored_values import StoredValues, stored_values
+from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.ledger.records import RunFilter, RunRecord, RunRow
 from saga_activities.ledger.tables import definition_table, run_table
 from sagas.machine.machine import Machine
@@ -285,29 +286,39 @@ async def _to_rows(connection: AsyncConnection, rows: Sequence[Any]) -> list[Run
 
 
 async def documents_of_machines(
-    connection: AsyncConnection, keys: Set[tuple[str, datetime]]
+    connection: AsyncConnection, keys: Set[tuple[str, datetime]], *, must_read: bool = False
 ) -> dict[tuple[str, datetime], Mapping[str, Any]]:
-    """The documents of sagas of bulk workflows, which are stored as the machine alone until they are undone."""
+    """The documents of sagas of bulk workflows, which are stored as the machine alone until they are undone.
+
+    The document of a machine that cannot be decrypted says so; with ``must_read`` it raises UnreadableRow.
+    """
     columns = (
         _COLUMNS.saga_id, _COLUMNS.started_at, _COLUMNS.machine, _COLUMNS.digest, _COLUMNS.saga, _COLUMNS.story,
     )  # fmt: skip
     of_these = among(connection, _COLUMNS.saga_id, sorted({saga_id for saga_id, _ in keys}))
     query = sa.select(*columns).where(of_these)
     rows = [row for row in await connection.execute(query) if (row.saga_id, row.started_at) in keys]
-    decrypt_bytes = stored_values(connection.engine).decrypt_bytes
+    values = stored_values(connection.engine)
     definitions = {digest: await _read_definition(connection, digest) for digest in {row.digest for row in rows}}
     return {
         (row.saga_id, row.started_at): _finite(row.story, _unescaped)
         if row.story
-        else _document_of_machine(decrypt_bytes(row.machine), definitions[row.digest], row.saga)
+        else _document_of_machine(values, row.machine, definitions[row.digest], row.saga, must_read=must_read)
         for row in rows
     }
 
 
-def _document_of_machine(machine: bytes, definition: Any, saga: str) -> Mapping[str, Any]:
+def _document_of_machine(
+    values: StoredValues, machine: bytes, definition: Any, saga: str, *, must_read: bool
+) -> Mapping[str, Any]:
     if definition is None:
         return {"saga": saga, "steps": [], "incomplete": "its definition is no longer in the ledger"}
-    snapshot = expand(decompress_state(machine), definition)
+    try:
+        snapshot = expand(decompress_state(values.decrypt_bytes(machine)), definition)
+    except UnreadableRow as error:
+        if must_read:
+            raise
+        return {"saga": saga, "steps": [], "incomplete": str(error)}
     return Machine.restore(snapshot).view().to_json()
 
 

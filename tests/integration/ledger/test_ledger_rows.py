@@ -13,16 +13,21 @@ from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.guard.schema import NewerTables, create_tables
+from saga_activities.guard.stored_values import StoredValues, options_of
 from saga_activities.ledger import claims
 from saga_activities.ledger.partitions import existing_months
 from saga_activities.ledger.records import RunFilter, RunRecord
 from saga_activities.ledger.retention import maintain
 from saga_activities.ledger.rows import make_record
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
-from saga_activities.ledger.tables import definition_table
-from saga_workers.ledger.run_ledger import RunLedger
+from saga_activities.ledger.tables import definition_table, run_table
+from saga_activities.value_cipher import ValueCipher
+from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from sagas.definition.saga_ids import UNPRINTABLE
+from sagas.errors import RefusedError
+from sagas.protocol.payloads import to_packed_text
 from sagas.protocol.saga_view import SagaView
+from sagas.settings.codec import CodecKey
 from sagas.text.exact_json import decode_json, encode_json
 
 NOW = datetime(2026, 5, 20, 10, 30, tzinfo=UTC)
@@ -57,6 +62,29 @@ def record(
     )
     assert row is not None
     return row
+
+
+async def test_a_state_that_cannot_be_decrypted_is_reported(ledger: RunLedger) -> None:
+    values = StoredValues(ValueCipher([CodecKey("0123456789ab", b"k" * 32)]))
+    with_key = RunLedger("shop", lambda: ledger.engine.execution_options(**options_of(values)))
+    await with_key.write([replace(record(machine=b"state"), digest="d")])
+    assert await with_key.machine("s-1") == to_packed_text(b"state")
+    why = "a stored value of this saga is encrypted, and the project has no [codec] key"
+    with pytest.raises(LedgerUnavailable) as missing:
+        await ledger.machine("s-1")
+    assert str(missing.value) == f"a state in the ledger in shop cannot be read: {why}"
+    await claims.claim(ledger.engine, [], saga="s", bulk_id="bulk~1", at=NOW, definition={"digest": "d"})
+    async with ledger.engine.begin() as connection:  # as bulk workflows write it: with the state alone
+        await connection.execute(update(run_table).values(story="null"))
+    row = await ledger.find("s-1")
+    assert row is not None
+    assert (row.view.state, row.view.incomplete) == ("COMPLETED", why)
+    with pytest.raises(LedgerUnavailable):
+        await ledger.forget(["s-1"])  # which would lose the story
+    async with ledger.engine.begin() as connection:
+        await connection.execute(update(run_table).values(machine=b"saga:encrypted\0" + b"x" * 60))
+    with pytest.raises(RefusedError, match="was changed in its database"):
+        await with_key.machine("s-1")
 
 
 async def state_of(ledger: RunLedger, saga_id: str = "s-1") -> str | None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
 from saga_activities.ledger.records import Claim, KnownSaga, NewClaim, RunFilter, RunRecord, RunRow, SingleClaim
-from sagas.errors import SagaError, UsageError
+from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.payloads import to_packed_text
 from sagas.protocol.saga_view import Access, AccessView
 from sagas.protocol.standing_pause import PauseKind, StandingPause
@@ -242,6 +242,11 @@ class RunLedger:
         except UsageError as error:
             reason = f"the ledger in {self._connection} cannot be read: {error.message}"
             raise LedgerUnavailable(reason, help=error.help) from error
+        except self._sql.MissingRowKey as error:
+            reason = f"a state in the ledger in {self._connection} cannot be read: {error}"
+            raise LedgerUnavailable(reason, help="set [codec] key in saga.toml as the workers have it") from error
+        except self._sql.ChangedRow as error:
+            raise RefusedError(f"a state in the ledger in {self._connection} cannot be read: {error}") from error
         except self._sql.DataError as error:
             raise UsageError(
                 f"the ledger in {self._connection} refuses a value: {self._sql.driver_message(error)}"

@@ -6,7 +6,7 @@ These outlive its run in Temporal, which may have been deleted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +21,13 @@ from saga_activities.guard.result_codec import MARKER_KEY, decode_marker
 from saga_activities.guard.rules import CONFIRMED, ELSEWHERE
 from saga_activities.guard.tables import guard_table, row_lock_table
 from saga_activities.guard.two_phase.prepared import list_prepared
+from saga_activities.guard.unreadable_rows import ChangedRow
 from saga_activities.locks.tables import lock_table
 from saga_activities.messaging.outbox import HELD
 from saga_activities.table_names import table_names
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
+from sagas.errors import SagaError
 from sagas.protocol.origin import Origin, decode_origin
 from sagas.protocol.payloads import NOTIFICATION_PREFIX, entry_id
 from sagas.settings import Settings, SqlConnection
@@ -72,13 +74,20 @@ async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffec
     for name, row in rows:
         if row.op == "do" and not row.step.startswith((NOTIFICATION_PREFIX, PARTICIPANT_PREFIX)):
             key = (row.step, row.generation)
-            marker = decode_marker(undos.get(key)) or {}
+            marker = _marker_of(name, undos.get(key))
             elsewhere = marker.get(MARKER_KEY) in (ELSEWHERE, CONFIRMED) and key not in own_undos
             is_open = row.reason == "do" and key not in undos
             origin = None if row.origin is None else decode_origin(row.origin)
             is_confirmed = is_open and key in confirms
             effects.append(GuardedEffect(name, *key, is_open, elsewhere, origin, row.created_at, is_confirmed))
     return sorted(effects, key=lambda effect: effect.created_at)
+
+
+def _marker_of(connection: str, result: str | None) -> Mapping[str, Any]:
+    try:
+        return decode_marker(result) or {}
+    except ChangedRow as error:
+        raise SagaError(f"the guard of the connection {connection} cannot be read: {error}") from None
 
 
 async def read_holdings(settings: Settings, saga_id: str | None = None) -> dict[str, list[str]]:

@@ -7,30 +7,26 @@ from typing import Any
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError
 
-from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.value_cipher import UnknownKey
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.machine_query import query_machine, read_machine, verifying_keys
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_runs import RunDescription, count_pollers
-from sagas.errors import RefusedError, SagaError
+from sagas.errors import RefusedError
 from sagas.protocol.payloads import unpack_state
 
 
 async def read_state(locator: Locator, location: Location) -> dict[str, Any] | None:
     """The state of the machine: its run, its bulk workflow or the ledger has it. None if none of them answers, or it is
-    encrypted with a key that is not here. Raises SagaError for a state in the ledger that no key here has encrypted.
+    encrypted with a key that is not here. Raises SagaError for a state in the ledger that cannot be read here.
     """
     for run in (location.undo, location.run):
         if run is not None and (state := await _of_run(locator, run)) is not None:
             return state
     if location.member is not None and location.member.open and location.member.bulk is not None:
         return await _of_member(locator, location.member.bulk, location.saga_id)
-    try:
-        packed = await locator.ledger.machine(location.saga_id)
-    except UnreadableRow as error:
-        raise SagaError(f"the state of {location.saga_id} in the ledger cannot be read: {error}") from None
+    packed = await locator.ledger.machine(location.saga_id)
     return None if packed is None else unpack_state(packed)
 
 
