@@ -18,8 +18,8 @@ from saga_workers.client import Client
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
-from saga_workers.serve.serve_process import check_bulk
 from saga_workers.start import saga_starter, shared_starts
+from saga_workers.start.bulk_wait import check_bulk_wait
 from saga_workers.temporal.temporal_client import connect
 from sagas.errors import RefusedError, UsageError
 from sagas.project import Project
@@ -249,5 +249,6 @@ async def test_so_many_starts_wait_for_their_ends(bank: Bank, monkeypatch: pytes
 
 def test_sharing_needs_a_ledger(tmp_path: Path) -> None:
     (tmp_path / "saga.toml").write_text('[serve]\nbulk_wait = "250ms"\n')
+    settings = load_settings(config=str(tmp_path / "saga.toml"))
     with pytest.raises(UsageError, match=r"serve\.bulk_wait needs a ledger"):
-        check_bulk(load_settings(config=str(tmp_path / "saga.toml")))
+        check_bulk_wait(settings, "serve", settings.serve.bulk_wait)

@@ -23,7 +23,7 @@ async def test_held_events_are_listed_and_decided(guard_database: GuardDatabase)
     assert (await guard_database.guard.do(address, "h", guard_database.body("applied"), **clock())).kind == "done"
     mine = "select event_id, status, checks, next_check_at, note from saga_outbox where saga_id = :s"
     for times in range(1, MAX_UNANSWERED + 1):
-        assert await back.check("shop", guard_database.engine) == 1
+        assert await back.check(guard_database.guard) == 1
         [row] = await guard_database.rows(mine, s=address.saga_id)
         assert (row.status, row.checks) == ("HELD", times)
         assert row.note.startswith("Temporal does not answer")
@@ -54,4 +54,4 @@ async def test_held_events_are_polled_in_order(guard_database: GuardDatabase) ->
     await guard_database.rows("update saga_outbox set status = 'DROPPED' where status = 'HELD'")
     address = guard_database.current = new_address()
     await guard_database.guard.do(address, "h", guard_database.body("applied"), **clock())
-    assert await CheckBack(nobody).check("shop", guard_database.engine) == 0
+    assert await CheckBack(nobody).check(guard_database.guard) == 0

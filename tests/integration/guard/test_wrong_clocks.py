@@ -83,7 +83,7 @@ async def test_a_held_event_is_asked_about_in_time(
     async with guard_database.engine.begin() as connection:
         await connection.execute(text("update saga_outbox set created_at = created_at - 3600 where status = 'HELD'"))
     checking = CheckBack(unreachable)
-    await checking.check("shop", guard_database.engine)
+    await checking.check(guard_database.guard)
     [[following]] = await guard_database.rows("select next_check_at from saga_outbox")
     assert following is not None
     assert 0 < following - await time_of(guard_database.engine) < 7_200

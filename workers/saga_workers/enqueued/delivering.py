@@ -14,11 +14,9 @@ from saga_workers.enqueued.deliverer import Deliverer
 from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
 from saga_workers.enqueued.enqueued_table import EnqueuedTable
 from saga_workers.enqueued.row_delivery import RowDelivery
-from sagas.errors import UsageError
+from saga_workers.start.bulk_wait import check_bulk_wait
 from sagas.project import Project
 from sagas.settings import Settings
-
-MAX_BULK_WAIT = 1.0
 
 _POOL_SIZE = 6
 """Connections to each database: for the lease, the wake-up, reading, deleting, reasons, and the metrics."""
@@ -27,16 +25,7 @@ _POOL_SIZE = 6
 def delivered_connections(settings: Settings, process: Literal["relay", "worker"]) -> tuple[str, ...]:
     """The connections whose rows such a process delivers. Raises UsageError for settings that exclude each other."""
     enqueue = settings.enqueue
-    if enqueue.bulk_wait > MAX_BULK_WAIT:
-        raise UsageError(
-            f"enqueue.bulk_wait is longer than {MAX_BULK_WAIT:g}s, for which starts would wait for each other",
-            help='write a duration such as bulk_wait = "250ms"',
-        )
-    if enqueue.bulk_wait > 0 and settings.ledger.connection is None:
-        raise UsageError(
-            "enqueue.bulk_wait needs a ledger, which keeps the states of sagas that share a workflow",
-            help="set connection under [ledger]",
-        )
+    check_bulk_wait(settings, "enqueue", enqueue.bulk_wait)
     return enqueue.connections if enqueue.delivered_by == process else ()
 
 

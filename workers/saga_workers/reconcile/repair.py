@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.database_clock import time_of
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
 from saga_spark import output_records
@@ -115,8 +116,7 @@ async def _resolve_held_events(
             if any(event in published_ids for event in events):
                 message = "needs an operator: an event is in its topic although it is held"
             elif answer.kind in ("committed", "over"):
-                guard = Guard(name, databases.engine(name))
-                message = await _release_or_drop(guard, address, committed=answer.kind == "committed")
+                message = await _release_or_drop(databases.guard(name), address, committed=answer.kind == "committed")
             else:
                 decide = f"{saga_command('relay', release=events[0], reason='…')} (or --drop)"
                 message = f"needs an operator: {answer.reason or 'the saga is still running'}: {decide}"
@@ -142,9 +142,11 @@ async def _release_lock(locator: Locator, settings: Settings, saga_id: str, hold
 
 
 async def _release_or_drop(guard: Guard, address: EntryKey, *, committed: bool) -> str:
-    now = time.time()
     outcome = await guard.decide_held_events(
-        address, committed=committed, scheduled_at=now, deadline=now + _ATTEMPT_TIMEOUT
+        address,
+        committed=committed,
+        scheduled_at=await time_of(guard.engine),
+        deadline=time.time() + _ATTEMPT_TIMEOUT,
     )
     if outcome.kind != "done":
         return f"not repaired: {outcome.failure.message if outcome.failure else outcome.kind}"

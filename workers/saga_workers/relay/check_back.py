@@ -68,19 +68,19 @@ class CheckBack:
         self._intervals = intervals
         self._temporal: Temporal | None = None
 
-    async def check(self, name: str, engine: AsyncEngine) -> int:
+    async def check(self, guard: Guard) -> int:
         """Check the due events of one outbox, at most ``_CHECKED_AT_ONCE`` of them; returns their number.
 
         Raises SQLAlchemyError.
         """
-        events = await self._take_due(engine)
+        events = await self._take_due(guard.engine)
         if not events:
             return 0
         async with self._ledger() as ledger:
-            await self._decide(name, engine, events, ledger)
+            await self._decide(guard, events, ledger)
         return len(events)
 
-    async def _decide(self, name: str, engine: AsyncEngine, events: Sequence[Any], ledger: RunLedger) -> None:
+    async def _decide(self, guard: Guard, events: Sequence[Any], ledger: RunLedger) -> None:
         views: dict[str, SagaView | None] = {}
         unreachable: str | None = None
         for entry in sorted({(event.saga_id, event.step, event.generation) for event in events}):
@@ -90,13 +90,13 @@ class CheckBack:
                     views[saga_id] = await self._read_saga(saga_id, ledger)
                 except SagaUnreachable as error:
                     unreachable = str(error)
-                    log.warning("check-back failed: %s", unreachable, extra=fields(outbox=name))
+                    log.warning("check-back failed: %s", unreachable, extra=fields(outbox=guard.name))
             if saga_id in views:
                 answer = entry_status(views[saga_id], step, generation)
             else:
                 answer = SagaStatus("unknown", unreachable or "")
             mine = [event for event in events if (event.saga_id, event.step, event.generation) == entry]
-            await self._apply(name, engine, EntryKey(saga_id, step, generation), answer, mine)
+            await self._apply(guard, EntryKey(saga_id, step, generation), answer, mine)
 
     async def _read_saga(self, saga_id: str, ledger: RunLedger) -> SagaView | None:
         if self._temporal is None:
@@ -121,23 +121,21 @@ class CheckBack:
                     taken.append(row)
         return taken
 
-    async def _apply(
-        self, name: str, engine: AsyncEngine, address: EntryKey, status: SagaStatus, events: list[Any]
-    ) -> None:
+    async def _apply(self, guard: Guard, address: EntryKey, status: SagaStatus, events: list[Any]) -> None:
         if status.kind in ("open", "unknown"):
             for event in events:
-                await self._reschedule(engine, event, status)
+                await self._reschedule(guard.engine, event, status)
                 if status.kind == "unknown" and event.checks + 1 == MAX_UNANSWERED:
-                    about = fields(outbox=name, event=event.event_id, topic=event.topic, saga_id=event.saga_id)
+                    about = fields(outbox=guard.name, event=event.event_id, topic=event.topic, saga_id=event.saga_id)
                     log.warning(
                         "held event needs an operator: %s; see `saga relay --status`", status.reason, extra=about
                     )
             return
-        about = fields(outbox=name, entry=str(address))
-        outcome = await Guard(name, engine).decide_held_events(
+        about = fields(outbox=guard.name, entry=str(address))
+        outcome = await guard.decide_held_events(
             address,
             committed=status.kind == "committed",
-            scheduled_at=await time_of(engine),  # which is compared with the watermark of the database
+            scheduled_at=await time_of(guard.engine),  # which is compared with the watermark of the database
             deadline=time.time() + _ATTEMPT_TIMEOUT,
         )
         if outcome.kind != "done":

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Literal
 
+from saga_activities.guard.guard import Guard
 from saga_workers.relay.outbox_table import OutboxIdentity, OutboxTable
 from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.suspended_topics import SuspendedTopics
@@ -31,9 +32,9 @@ class ShardState:
 
 @dataclass
 class Outbox:
-    """One outbox and what publishing it needs. ``name`` is that of its connection; ``stop`` ends its shards."""
+    """One outbox and what publishing it needs. ``guard`` is that of its connection; ``stop`` ends its shards."""
 
-    name: str
+    guard: Guard
     settings: KafkaSettings
     identity: OutboxIdentity
     table: OutboxTable
@@ -44,6 +45,11 @@ class Outbox:
     once: bool = False
     suspended_topics: SuspendedTopics = field(default_factory=SuspendedTopics)
     states: dict[int, ShardState] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of its connection."""
+        return self.guard.name
 
     @property
     def source(self) -> str:

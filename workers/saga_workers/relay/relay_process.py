@@ -201,7 +201,8 @@ async def _wait_for_outbox(
 ) -> Outbox | None:
     """Wait until the database answers, then return its outbox; None if it has none or the relay stops."""
     backoff, logged = iter(Backoff(0.2, 5.0)), ""
-    rows = OutboxTable(databases.engine(name))
+    guard = databases.guard(name)
+    rows = OutboxTable(guard.engine)
     while not stop.is_set():
         try:
             async with asyncio.timeout(_DATABASE_TIMEOUT):
@@ -221,7 +222,7 @@ async def _wait_for_outbox(
             await asyncio.sleep(next(backoff))
             continue
         leases = Leases(rows.engine, process_identity())
-        return Outbox(name, settings.kafka, home, rows, leases, Wakeup(rows.engine), metrics, stop, once)
+        return Outbox(guard, settings.kafka, home, rows, leases, Wakeup(rows.engine), metrics, stop, once)
     return None
 
 
@@ -282,4 +283,4 @@ def _check_back_task(settings: Settings) -> MaintenanceTask:
     from saga_workers.temporal.temporal_client import connect
 
     asking = CheckBack(lambda: connect(settings), lambda: using_ledger(settings), keys=verifying_keys(settings))
-    return MaintenanceTask("check-back", CHECK_PERIOD, lambda outbox: asking.check(outbox.name, outbox.table.engine))
+    return MaintenanceTask("check-back", CHECK_PERIOD, lambda outbox: asking.check(outbox.guard))

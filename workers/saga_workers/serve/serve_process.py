@@ -17,30 +17,13 @@ from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.codec_endpoint import allowed_origins
+from saga_workers.start.bulk_wait import check_bulk_wait
 from saga_workers.temporal.payload_codec import payload_codec
 from saga_workers.temporal.temporal_client import connect
-from sagas.errors import UsageError
 from sagas.project import Project
 from sagas.settings import Settings
 
 log = logging.getLogger("saga.serve")
-
-MAX_BULK_WAIT = 1.0
-"""Seconds."""
-
-
-def check_bulk(settings: Settings) -> None:
-    """Raise UsageError if starts are to share workflows in a project without a ledger, or after too long a wait."""
-    if settings.serve.bulk_wait > MAX_BULK_WAIT:
-        raise UsageError(
-            f"serve.bulk_wait is longer than {MAX_BULK_WAIT:g}s, for which callers would wait for each other",
-            help='write a duration such as bulk_wait = "250ms"',
-        )
-    if settings.serve.bulk_wait > 0 and settings.ledger.connection is None:
-        raise UsageError(
-            "serve.bulk_wait needs a ledger, which keeps the states of sagas that share a workflow",
-            help="set [ledger] connection in saga.toml, and run saga setup",
-        )
 
 
 async def run_api(settings: Settings, listen: str, *, health: str | None = None) -> None:
@@ -50,7 +33,7 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
     server.
     """
     callers = Callers(settings)
-    check_bulk(settings)
+    check_bulk_wait(settings, "serve", settings.serve.bulk_wait)
     stop = stop_on_signals()
     temporal = await connect(settings)
     project = Project(settings)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.guard import Guard
 from saga_workers.doctor.checks import run_checks
 from saga_workers.relay.check_back import CheckBack, entry_status
 from saga_workers.relay.relay_process import run_relay
@@ -66,7 +67,7 @@ async def asked(env: EventsEnvironment, back: CheckBack, times: int = 1) -> None
     """Let time pass and the relay check back, so many times."""
     for _ in range(times):
         await env.query("update saga_outbox set next_check_at = 0 where status = 'HELD'")
-        assert await back.check("shop", env.shop) >= 1
+        assert await back.check(Guard("shop", env.shop)) >= 1
 
 
 async def test_a_seven_day_approval_keeps_its_events_held(env: EventsEnvironment) -> None:
@@ -89,10 +90,10 @@ async def test_a_saga_is_not_checked_too_early(env: EventsEnvironment) -> None:
         saga_id = await begin(client, "waiting")
         await held(env, saga_id)
         back = env.check_back(first=60.0)
-        assert await back.check("shop", env.shop) == 0
+        assert await back.check(Guard("shop", env.shop)) == 0
         await env.query("update saga_outbox set created_at = created_at - 61")
-        assert await back.check("shop", env.shop) == 1
-        assert await back.check("shop", env.shop) == 0, "the next turn comes later, also for another relay"
+        assert await back.check(Guard("shop", env.shop)) == 1
+        assert await back.check(Guard("shop", env.shop)) == 0, "the next turn comes later, also for another relay"
         await client.signal(saga_id, "approved")
         await finished(client, saga_id)
 
