@@ -20,6 +20,8 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from saga_workers.client import Client
+from saga_workers.doctor.checks import _check_pollers
+from saga_workers.temporal.worker_deployments import version_to_make_current
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import Rejected
 from sagas.errors import RefusedError
@@ -230,7 +232,14 @@ async def test_a_running_saga_stays_on_its_build(env: Environment) -> None:
     first, second = WorkerDeploymentVersion(name, "1.0"), WorkerDeploymentVersion(name, "2.0")
     short = timedelta(seconds=1)
     async with running_worker(env.project, deployment=first, grace=short) as client:
+        # Temporal has no task for a version that is not current, and says nothing.
+        assert await until(lambda: version_to_make_current(client.temporal, name)) == first
+        project = env.project
+        [result, *_] = await _check_pollers(client.temporal, project.settings, project)
+        command = f"temporal worker deployment set-current-version --deployment-name {name} --build-id 1.0"
+        assert (result.ok, result.help) == (False, command)
         await _make_current(client.temporal, first)
+        await until(lambda: _is_current(client.temporal, name))
         old = await begin(client, "plain")
         await until(lambda: "do a" in env.log())
         async with running_worker(env.project, deployment=second, grace=short):
@@ -241,6 +250,10 @@ async def test_a_running_saga_stays_on_its_build(env: Environment) -> None:
                 assert (await finished(client, saga))["state"] == "COMPLETED"
             assert await _builds(client.temporal, old) == {"1.0"}
             assert await _builds(client.temporal, new) == {"2.0"}
+
+
+async def _is_current(temporal: Temporal, queue: str) -> bool:
+    return await version_to_make_current(temporal, queue) is None
 
 
 async def _builds(temporal: Temporal, saga: str) -> set[str]:

@@ -27,6 +27,7 @@ from saga_workers.temporal.payload_codec import payload_codec
 from saga_workers.temporal.server_clock import measure_server_clock
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import count_pollers
+from saga_workers.temporal.worker_deployments import set_current_command, version_to_make_current
 from saga_workers.topics.kafka_use import uses_kafka
 from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
@@ -38,6 +39,7 @@ from sagas.settings.effect_declarations import wrong_declarations
 from sagas.settings.secrets import Secret
 from sagas.settings.signing_keys import KEY_FILE
 from sagas.settings.trust import writable_by_others
+from sagas.text.printable import printable_line
 from sagas.text.shortening import join_names
 
 if TYPE_CHECKING:
@@ -286,6 +288,10 @@ async def _check_task_queue(
     client: Client, queue: str, description: str, *, workflows: bool, help: str = "saga dev up    (or saga worker)"
 ) -> DoctorResult:
     count = await count_pollers(client, queue, workflows=workflows)
+    version = await version_to_make_current(client, queue) if count and workflows else None
+    if version is not None:
+        why = f"no version of the deployment {printable_line(version.deployment_name)} is current, so no saga starts"
+        return DoctorResult("workers", False, f"{description}: {why}", set_current_command(version))
     if count:
         return DoctorResult("workers", True, f"{description}: {count} worker{'s poll' if count > 1 else ' polls'}")
     return DoctorResult("workers", False, f"{description}: no worker polls", help)

@@ -16,6 +16,7 @@ from typing import Any
 
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.service import RPCError
 from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
 from saga_activities.concurrency import end_tasks
@@ -31,6 +32,7 @@ from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.schedules.schedule_setup import set_up_when_worker_starts
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_client import connect
+from saga_workers.temporal.worker_deployments import set_current_command, version_to_make_current
 from saga_workers.worker.guard_retention import CLEANUP_INTERVAL, GuardRetention, longest_attempt
 from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.plugin import SagaPlugin
@@ -40,6 +42,8 @@ from saga_workers.worker.worker_metrics import SagaGauges
 from sagas.project import Project
 
 log = logging.getLogger("saga.worker")
+
+_LOOKS_AT_ROUTING = 10
 
 
 async def run_worker(
@@ -101,6 +105,9 @@ async def run_worker(
         _freeze_loaded_objects()
         deliveries = start_background(delivering.run(grace.total_seconds()), "delivery of enqueued rows")
         stack.push_async_callback(end_tasks, [deliveries])
+        if deployment is not None:
+            routing = start_background(_report_missing_version(client, project), "look at the deployment")
+            stack.push_async_callback(end_tasks, [routing])
         running = asyncio.create_task(worker.run())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -110,6 +117,21 @@ async def run_worker(
             await asyncio.wait({deliveries})
         stopping.cancel()
         await running
+
+
+async def _report_missing_version(client: Client, project: Project) -> None:
+    """Log how the version of this worker gets new sagas, unless one of its deployment does."""
+    for _ in range(_LOOKS_AT_ROUTING):  # Temporal lists a worker only after it has polled
+        await asyncio.sleep(1.0)
+        with contextlib.suppress(RPCError):
+            version = await version_to_make_current(client, project.settings.temporal.task_queue)
+            if version is not None:
+                log.warning(
+                    "no version of the deployment %s is current, so no saga starts: %s",
+                    version.deployment_name,
+                    set_current_command(version),
+                )
+                return
 
 
 def _freeze_loaded_objects() -> None:
