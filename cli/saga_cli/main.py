@@ -319,6 +319,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "doctor", "saga_cli.commands.operate.doctor:doctor", "check everything that sagas need to run", _OPERATE
     ),
+    CommandEntry(
+        "check-deploy",
+        "saga_cli.commands.operate.check_deploy:check_deploy",
+        "check that this build can go on with the sagas that there are",
+        _OPERATE,
+    ),
 )
 
 ALIASES = {"describe": "show", "view": "show", "status": "show", "ls": "list", "inbox": "parked"}

@@ -51,6 +51,18 @@ def bind(action: Action, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return bound
 
 
+def argument_problem(action: Action, name: str, value: Any) -> str | None:
+    """Why the action does not take this value of one of its arguments, beginning with its name; None if it does."""
+    parameter = action.signature.find(name)
+    if parameter is None:
+        return f"{name}: there is none"
+    try:
+        _convert(parameter, name, value)
+    except _WrongValue as error:
+        return str(error)
+    return None
+
+
 def returned_problem(action: Action, result: Any) -> str | None:
     """Why the action cannot have returned this result; None if it can, or has no return annotation to compare with."""
     if (schema := result_schema(action)) is None:

@@ -53,6 +53,7 @@ from sagas.machine.internal_events import (
 )
 from sagas.machine.locking import locks, operator_pause
 from sagas.machine.origin import effect_recorded, origin_of
+from sagas.machine.remaining_calls import RemainingCall, remaining_calls
 from sagas.machine.snapshot import dump_compact, dump_run, load_run
 from sagas.machine.state import Entry, InternalEvent, SagaRun
 from sagas.machine.undo import effect_lookup, rollback, savepoints
@@ -232,6 +233,10 @@ class Machine:
         machine = cls.__new__(cls)
         machine._run = load_run(snapshot, plan)
         return machine
+
+    def remaining_calls(self) -> list[RemainingCall]:
+        """The calls of participants that the saga may still make."""
+        return remaining_calls(self._run)
 
     def reissue(self, at: float) -> list[Command]:
         """The commands of everything in flight, with the remaining time for timers, and the end if it has ended."""

@@ -12,6 +12,7 @@ from temporalio.common import RawValue
 from sagas.builtins.callbacks import CALLBACK_UPDATE
 from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.machine.machine import Machine
+from sagas.machine.remaining_calls import RemainingCall
 from sagas.machine.view import blank_view, shrink_view
 from sagas.protocol.messages import (
     Command,
@@ -118,6 +119,10 @@ class SagaMessages(ABC):
         if self._machine is None:
             return raw_json(None)
         return state_message(workflow.info().workflow_id, self._machine, nonce)
+
+    def remaining_calls(self) -> list[RemainingCall]:
+        """The calls of participants that the saga may still make; none before it has begun."""
+        return [] if self._machine is None else self._machine.remaining_calls()
 
     async def _begun(self) -> Machine:
         """The machine, once the saga has started."""

@@ -43,6 +43,7 @@ RUN_ELSEWHERE = {
     "batch cancel": f"{CLI}/test_batch.py",
     "batch show": f"{CLI}/test_batch.py",
     "cancel": f"{CLI}/test_operator_commands.py",
+    "check-deploy": f"{CLI}/test_check_deploy.py",
     "decrypt": "tests/integration/messaging/trigger/test_encrypted_dead_letters.py",
     "demo": "tests/integration/demo/test_demo.py",
     "dev down": f"{DEV}/test_dev_stack.py",
@@ -86,6 +87,7 @@ RUN_ELSEWHERE = {
     "undo": f"{CLI}/test_operator_commands.py",
     "watch": f"{CLI}/test_start_and_show.py",
     "worker": f"{CLI}/test_cancel_without_worker.py",
+    "worker --build-id --deployment": "tests/unit/deploy/test_build_id.py",
 }
 """The tests that run the others: where the state that they are named for can be made."""
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
+from temporalio.common import WorkerDeploymentVersion
+
+from saga_cli import main
+from saga_cli.commands.operate import worker
+from saga_workers.worker import worker_process
 from saga_workers.worker.worker_process import build_id
 from sagas.project import Project
 from sagas.settings import load_settings
@@ -31,3 +38,19 @@ def test_a_build_is_the_version_and_the_definitions(tmp_path: Path) -> None:
     assert build.startswith("saga-")
     assert build_id(project(tmp_path / "same", "update a set b = 1", "# another comment\n")) == build
     assert build_id(project(tmp_path / "other", "update a set b = 2")) != build
+
+
+def test_the_command_starts_a_worker_of_a_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`saga worker --deployment NAME --build-id ID`."""
+    versions: list[Any] = []
+
+    async def run_worker(_: Project, **options: Any) -> None:
+        versions.append(options["deployment"])
+
+    monkeypatch.setattr(worker_process, "run_worker", run_worker)
+    monkeypatch.setattr(worker, "start_logging", lambda _: None)
+    (tmp_path / "saga.toml").write_text("")
+    command = ["--config", str(tmp_path), "worker", "--deployment", "shop"]
+    assert main.run(command) == 2
+    assert main.run([*command, "--build-id", "2.0"]) == 0
+    assert versions == [WorkerDeploymentVersion("shop", "2.0")]

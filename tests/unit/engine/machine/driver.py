@@ -96,6 +96,8 @@ class MachineDriver:
         self.hold = set(hold)
         self.asked: dict[str, int] = {}
         self.calls: list[Call] = []
+        self.expected: set[tuple[str, str]] = set()
+        self.expected_of: Definition | None = None
         self.log: list[str] = []
         self.cancelled: list[str] = []
         self.records: list[RecordState] = []
@@ -130,8 +132,21 @@ class MachineDriver:
     def feed(self, event: MachineEvent) -> MachineDriver:
         if self.restore:
             self.machine = Machine.restore(decode_json(encode_json(self.machine.snapshot())))
+        self._expect()
         self._carry_out(self.machine.next(event))
         return self
+
+    def _require_expected(self, call: Call) -> None:
+        is_engine = call.action.startswith(("saga.", "sql.")) or call.op not in ("do", "probe", "undo", "confirm")
+        if not is_engine and self.machine.definition == self.expected_of:  # an operator may have corrected it
+            assert (call.step, call.action) in self.expected, f"{call.id} calls {call.action}, which was not expected"
+
+    def _expect(self) -> None:
+        """Every later call must be one that the saga may still make now."""
+        calls = {(call.step, call.operation.uses) for call in self.machine.remaining_calls()}
+        definition = self.machine.definition
+        self.expected = calls if self.expected_of != definition else self.expected & calls
+        self.expected_of = definition
 
     def _carry_out(self, commands: list[Command]) -> None:
         answers: list[MachineEvent] = []
@@ -143,6 +158,7 @@ class MachineDriver:
                     self.log.append(command.id)
                     if isinstance(command, Call):
                         self.calls.append(command)
+                        self._require_expected(command)
                     if command.id not in self.hold:
                         answers.append(self.answer(command))
                 case CancelCall() | CancelSaga():

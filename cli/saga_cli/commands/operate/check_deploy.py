@@ -1,0 +1,61 @@
+"""`saga check-deploy`: can this build go on with the sagas that there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saga_cli.context import with_client
+from saga_cli.exit_codes import DIFFERENCES, DONE
+from saga_cli.output import echo, print_document
+from saga_cli.progress import shown_progress
+from sagas.text.printable import printable_line
+from sagas.text.shortening import counted
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from saga_workers.deploy.deploy_check import DeployCheck
+    from sagas.settings import Settings
+
+
+def check_deploy(
+    limit: Annotated[int, typer.Option(help="maximum number of runs; the open ones come first", min=1)] = 10_000,
+) -> int:
+    """Check, before a new version is deployed, that it can go on with the sagas that are open or can be undone.
+
+    Run it with the new code, against the server where the old code runs. It replays the history of each saga on this
+    build, and compares the actions, compensations, confirms and probes that the saga may still call with the registered
+    actions. It starts no saga and calls no participant. Exit code 8 if something would break.
+    """
+
+    async def check(client: Client, settings: Settings) -> int:
+        from saga_workers.deploy.deploy_check import check_deploy as check_runs
+        from sagas.project import Project
+
+        with shown_progress() as show:
+            checked = await check_runs(client, Project(settings), limit=limit, on_progress=show)
+        print_document(checked.to_json(), human=lambda: _print(checked, limit))
+        return DIFFERENCES if checked.problems else DONE
+
+    return with_client(check)
+
+
+def _print(checked: DeployCheck, limit: int) -> None:
+    for problem in checked.problems:
+        what = problem.what if problem.kind == "call" else f"the history does not replay: {problem.what}"
+        first = printable_line(problem.ids[0])
+        more = f" and {problem.count - 1} more" if problem.count > 1 else ""
+        echo(f"✖ {printable_line(problem.saga)}: {what}; {first}{more}")
+    runs = f"{counted(checked.running, 'open run', 'open runs')}, {checked.undoable} that can be undone"
+    if not checked.is_complete:
+        echo(f"· these are the first {limit} runs; --limit N checks more")
+    if not checked.problems:
+        echo(f"✔ this build can go on with all: {runs}")
+        return
+    echo(f"· {runs}")
+    if any(problem.kind == "call" for problem in checked.problems):
+        echo("  → keep the earlier action beside the new one until no saga calls it any more")
+    echo("  → or leave the old workers running until these sagas have ended; if they have a build id, the new ones get")
+    echo("    another: saga worker --deployment NAME --build-id ID    else another task_queue under [temporal]")

@@ -1,0 +1,99 @@
+"""`saga check-deploy` against sagas that are open, or can be undone, on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga_workers.client import Client
+from saga_workers.deploy.deploy_check import DeployCheck, check_deploy
+from sagas import action
+from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
+from sagas.machine import calls
+from sagas.project import Project
+from sagas.settings import load_settings
+from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
+from tests.integration.cli.conftest import CommandLine, write_project
+
+
+@action("work")
+async def other_work(machine: str, mode: int = 1) -> None:
+    """Has an argument that nobody gives, and another type."""
+
+
+async def check(client: Client, project: Project) -> DeployCheck:
+    return await check_deploy(client.temporal, project, limit=100)
+
+
+async def test_calls_and_histories(
+    temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = write_project(tmp_path / "project", temporal)
+    async with running_worker(project) as client:
+        ask = await client.start("ask", {})
+        await until(lambda: _waits(client, ask.id))
+        trip = await client.start("trip", {"mode": "ok"})
+        assert (await finished(client, trip.id))["state"] == "COMPLETED"
+    cli = CommandLine(tmp_path / "project", capsys, client)
+
+    async def is_listed() -> bool:
+        checked = await check(client, project)
+        return (checked.running, checked.undoable) == (1, 1)
+
+    await until(is_listed)
+    answer = await cli.saga("check-deploy")
+    assert (answer.code, answer.err) == (0, "")
+    assert "this build can go on with all: 1 open run, 1 that can be undone" in answer.out
+    assert not (await check_deploy(client.temporal, project, limit=1)).is_complete
+
+    without_undo = await check(client, Project(project.settings, Actions([getattr(other_work, ACTION_ATTRIBUTE)])))
+    told = {(problem.saga, problem.what, *problem.ids) for problem in without_undo.problems}
+    assert told == {  # the actions themselves are not called again
+        ("ask", "hold, compensate: there is no action unwork", ask.id),
+        *(("trip", f"{step}, compensate: there is no action unwork", trip.id) for step in ("hotel", "car", "flight")),
+    }
+
+    (tmp_path / "project" / "saga.toml").write_text(
+        (tmp_path / "project" / "saga.toml").read_text().replace('"./actions.py"', '"./later.py"')
+    )
+    (tmp_path / "project" / "later.py").write_text(
+        "from sagas import action\n\n@action('unwork')\nasync def unwork(why: str) -> None: ...\n"
+    )
+    document = await cli.saga("--json", "check-deploy")
+    assert document.code == 8
+    [problem] = [problem for problem in document.json["problems"] if problem["saga"] == "ask"]
+    assert problem == {
+        "kind": "call", "saga": "ask", "ids": [ask.id], "count": 1,
+        "what": "hold, compensate: the action unwork needs the argument why, which these sagas do not give",
+    }  # fmt: skip
+    people = await cli.saga("check-deploy")
+    assert people.code == 8
+    assert "✖ ask: hold, compensate: the action unwork needs the argument why, which" in people.out
+    assert "saga worker --deployment NAME --build-id ID" in people.out
+
+    _rename_calls(monkeypatch)
+    changed = await check(client, Project(load_settings(config=str(tmp_path / "project" / "saga.toml"))))
+    replays = {problem.saga: problem for problem in changed.problems if problem.kind == "replay"}
+    assert set(replays) == {"ask", "trip"}
+    assert "ondetermin" in replays["ask"].what
+
+
+async def _waits(client: Client, id: str) -> bool:
+    steps: list[dict[str, Any]] = (await client.show(id))["steps"]
+    return any(step["id"] == "approval" and step["state"] == "RUNNING" for step in steps)
+
+
+def _rename_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest: Callable[..., Any] = calls.send_call
+
+    def send_under_another_name(run: Any, *rest: Any, **more: Any) -> None:
+        honest(run, *rest, **more)
+        call = run.commands.pop()
+        run.emit(type(call)(**{name: getattr(call, name) for name in call.__slots__} | {"action": "other"}))
+
+    monkeypatch.setattr(calls, "send_call", send_under_another_name)

@@ -1,0 +1,53 @@
+"""Calls of sagas that were started with an earlier version, compared with the actions of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga_workers.deploy.call_problems import call_problem
+from sagas import Step, action
+from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
+from sagas.definition.model import Operation
+from sagas.machine.remaining_calls import RemainingCall
+from sagas.project import Project
+from sagas.settings import Settings, SqlConnection
+
+
+@action("pay", connection="shop")
+async def pay(step: Step, amount: int, note: str = "") -> None: ...
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    connection = SqlConnection(name="shop", root=tmp_path, url="sqlite:///shop.db")
+    settings = Settings(root=tmp_path, connections={"shop": connection, "bank": connection})
+    return Project(settings, Actions([getattr(pay, ACTION_ATTRIBUTE)]))
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "problem"),
+    [
+        (Operation("pay", connection="shop"), {"amount": 3}, None),
+        (Operation("pay", connection="shop"), {"amount": "${{ input.amount }}", "note": "x"}, None),
+        (Operation("pay", connection="shop"), {"amount": "3"}, "the action pay does not take the argument amount is"),
+        (Operation("pay", connection="shop"), {"sum": 3}, "the action pay takes no argument sum"),
+        (Operation("pay", connection="shop"), {}, "the action pay needs the argument amount, which these sagas"),
+        (Operation("pay", connection="bank"), {"amount": 3}, "the action pay runs on shop, and these sagas have its"),
+        (Operation("pay"), {"amount": 3}, "the action pay runs on shop, and these sagas have its guard rows on no"),
+        (Operation("refund"), {}, "there is no action refund"),
+        (Operation("refund", task_queue="elsewhere", local=False), {}, None),
+        (Operation("sql", connection="shop"), {"run": "select 1"}, None),
+        (Operation("sql", connection="gone"), {"run": "select 1"}, "the connection gone is not in saga.toml"),
+        (Operation("sql.restore", connection="shop"), {}, None),
+        (Operation("wait"), {"signal": "go"}, None),
+    ],
+)
+def test_a_call_and_the_registered_action(
+    project: Project, operation: Operation, arguments: Mapping[str, Any], problem: str | None
+) -> None:
+    told = call_problem(project, RemainingCall("pay", "do", operation, arguments))
+    assert told == problem or (told is not None and problem is not None and told.startswith(problem))

@@ -1,0 +1,101 @@
+"""Replays the histories of runs on this build, and asks each saga at the end which calls it may still make.
+
+The replay needs no worker and changes nothing: the calls of activities are compared with the history, and not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio import workflow
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowHistory
+from temporalio.worker import ExecuteWorkflowInput, Replayer, UnsandboxedWorkflowRunner, WorkflowInboundInterceptor
+
+from saga_workers.temporal.run_history import readable_events
+from saga_workers.temporal.run_interceptor import RunInterceptor
+from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.worker.worker_trust import TrustInterceptor, WorkerTrust
+from sagas.machine.remaining_calls import RemainingCall
+from sagas.project import Project
+from sagas.protocol.payloads import (
+    BATCH_WORKFLOW,
+    BULK_WORKFLOW,
+    DEFINITION_HEADER,
+    DETACHED_HEADER,
+    NOTIFICATION_WORKFLOW,
+    OWNER_HEADER,
+    SCHEDULE_WORKFLOW,
+)
+from sagas.workflow.batch_workflow import BatchWorkflow
+from sagas.workflow.bulk_workflow import BulkWorkflow
+from sagas.workflow.notify import NotifyWorkflow
+from sagas.workflow.saga_workflow import SagaWorkflow
+from sagas.workflow.schedule_workflow import ScheduledStart
+
+_WORKFLOWS = (SagaWorkflow, BulkWorkflow, BatchWorkflow, NotifyWorkflow, ScheduledStart)
+_ENGINE_TYPES = (BATCH_WORKFLOW, BULK_WORKFLOW, NOTIFICATION_WORKFLOW, SCHEDULE_WORKFLOW)
+_HEADERS_OF_SAGAS = (DEFINITION_HEADER, DETACHED_HEADER, OWNER_HEADER)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A run after its replay. ``failure`` is the reason why it cannot be replayed; ``calls`` are those of a saga."""
+
+    run: RunInfo
+    failure: Exception | None
+    calls: Sequence[RemainingCall]
+
+
+async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[RunInfo]) -> AsyncIterator[Replayed]:
+    """Replay the runs one after the other. Left out are those of other workflows, and those without a history."""
+    replayed_runs: dict[str, RunInfo] = {}
+
+    async def histories() -> AsyncIterator[WorkflowHistory]:
+        async for run in runs:
+            events = [event async for event in readable_events(temporal, run)]
+            if events and _is_of_the_engine(run, events[0], project):
+                replayed_runs[run.run_id] = run
+                yield WorkflowHistory(run.id, events)
+
+    instances: dict[str, Any] = {}
+    replayer = Replayer(
+        workflows=_WORKFLOWS,
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        interceptors=[
+            TrustInterceptor(WorkerTrust(project)),
+            RunInterceptor(lambda next: _Remembering(next, instances)),
+        ],
+        namespace=temporal.namespace,
+        data_converter=temporal.data_converter,
+        debug_mode=True,  # without the limit of time for a task, which a busy machine exceeds
+    )
+    async with replayer.workflow_replay_iterator(histories()) as results:
+        async for result in results:
+            run = replayed_runs.pop(result.history.run_id)
+            instance = instances.pop(run.run_id, None)
+            calls = instance.remaining_calls() if isinstance(instance, SagaWorkflow) else ()
+            yield Replayed(run, result.replay_failure, calls)
+
+
+class _Remembering(WorkflowInboundInterceptor):
+    def __init__(self, next: WorkflowInboundInterceptor, instances: dict[str, Any]) -> None:
+        super().__init__(next)
+        self._instances = instances
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        self._instances[workflow.info().run_id] = workflow.instance()
+        return await super().execute_workflow(input)
+
+
+def _is_of_the_engine(run: RunInfo, first: HistoryEvent, project: Project) -> bool:
+    """False for a workflow of somebody else, whose worker shares the task queue."""
+    start = first.workflow_execution_started_event_attributes
+    return (
+        run.workflow_type in _ENGINE_TYPES
+        or run.workflow_type in project.definitions
+        or any(name in start.header.fields for name in _HEADERS_OF_SAGAS)
+    )
