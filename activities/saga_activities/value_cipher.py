@@ -35,6 +35,9 @@ class ValueCipher:
         """The id of the key that encrypts."""
         self._ciphers = {key.id: _cipher(key.secret) for key in keys}
 
+    def has_key(self, key_id: str) -> bool:
+        return key_id in self._ciphers
+
     def encrypt(self, value: bytes) -> bytes:
         """The nonce of 12 bytes, and the encrypted value with its tag."""
         nonce = os.urandom(_NONCE_BYTES)

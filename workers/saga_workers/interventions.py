@@ -15,10 +15,13 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_activities.value_cipher import UnknownKey
 from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.decision_preview import consequences
 from saga_workers.location.locator import Locator
+from saga_workers.privacy.saga_values import UNREADABLE
 from saga_workers.temporal.machine_query import query_machine, read_definition, verifying_keys
+from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (
     MAY_STILL_HAPPEN,
@@ -148,11 +151,12 @@ async def _request_cancel(temporal: Temporal, described: RunDescription, reason:
 
 async def signal(
     locator: Locator, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None
-) -> bool:
+) -> str | None:
     """Complete a `wait`, or reject it with the reason ``reject``. Early signals are kept; the first of a name counts.
 
-    Returns False if the signal is sent but its name could not be checked against the definition. Raises RefusedError if
-    the saga has ended, UsageError if there is no such saga, it has no `wait` of that name, or cannot read ``data``.
+    Returns why the name of the sent signal could not be checked against the definition; None if it was. Raises
+    RefusedError if the saga has ended, UsageError if there is no such saga, it has no `wait` of that name, or cannot
+    read ``data``.
     """
     temporal = locator.temporal
     message = signal_message(name, data, by=who or temporal.identity, reject=reject)
@@ -166,7 +170,18 @@ async def signal(
         if error.status is RPCStatusCode.NOT_FOUND:
             raise _just_ended_error(saga_id) from error
         raise
-    return definition is not None
+    return None if definition is not None else await _why_unread(temporal, described)
+
+
+async def _why_unread(temporal: Temporal, described: RunDescription) -> str:
+    """Why the definition of a run is not known."""
+    try:
+        await first_input(temporal, described)
+    except UnknownKey as error:
+        return f"the saga cannot be read here: {error.message}"
+    except (*UNREADABLE, RPCError):
+        pass
+    return "no worker answers"
 
 
 def signal_message(name: str, data: Any, *, by: str, reject: str | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from saga_cli.output import to_json
 from saga_spark.reconcile.findings import MISMATCH_KINDS, count_text
 from sagas.presentation.html_page import html_page
-from sagas.text.shortening import counted
+from sagas.text.shortening import counted, join_names
 
 SHOWN_ROWS = 200
 """Rows of each class on the page; the JSON report has more."""
@@ -18,7 +18,8 @@ SHOWN_ROWS = 200
 def reconciliation_html(report: Mapping[str, Any]) -> str:
     """The whole page: the verdict, what was read, and for each class counts, samples, keys and commands."""
     if not report["consistent"]:
-        verdict = f'<p class="fail">✖ {count_text(sum(report["counts"].values()))}.</p>'
+        unread = f"; {escape(missing_keys_text(report))}" if missing_keys_text(report) else ""
+        verdict = f'<p class="fail">✖ {count_text(sum(report["counts"].values()))}{unread}.</p>'
     elif any(report["read"].values()):
         verdict = '<p class="pass">✔ Everything reconciles.</p>'
     else:
@@ -41,6 +42,16 @@ def reconciliation_html(report: Mapping[str, Any]) -> str:
         + _decided_section(report["decided"])
     )
     return html_page(f"Reconciliation: {about}", body)
+
+
+def missing_keys_text(report: Mapping[str, Any]) -> str:
+    """A clause about the outcomes that could not be read; empty if there are none."""
+    keys = report.get("missing_keys") or {}
+    if not keys:
+        return ""
+    names = join_names(sorted(keys), 5)
+    outcomes = counted(sum(keys.values()), "outcome")
+    return f"{outcomes} cannot be read: encrypted with {names}, which [codec] key lacks; the ledger counts instead"
 
 
 def decision_text(row: Mapping[str, Any]) -> str:

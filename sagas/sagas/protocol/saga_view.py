@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from sagas.definition.model import Guarantee, Milestone, StepState
+from sagas.protocol.doubtful_outcomes import IN_LEDGER, is_doubt
 from sagas.protocol.json_view import OMITTED, JsonView
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.standing_pause import HoldKind, resume_command
@@ -28,9 +29,6 @@ STARTED_AGAIN: tuple[SagaState, ...] = ("COMPENSATED", "RESIDUE")
 """Ends after which `--again` starts the same id once more."""
 ViewState = SagaState | Literal["TERMINATED", "FAILED"]
 """TERMINATED: closed by Temporal. FAILED: refused at the start."""
-
-UNVERIFIED = "(unverified): no key of this project has signed the outcome of the run"
-"""Why a view is incomplete: its run is closed, and may be anybody's."""
 
 STATES: tuple[ViewState, ...] = (*get_args(SagaState), "TERMINATED", "FAILED")
 
@@ -445,12 +443,12 @@ class SagaView(JsonView):
     @property
     def is_unverified(self) -> bool:
         """True if anybody may have closed the run with this view, and the ledger does not know better."""
-        return self.incomplete == UNVERIFIED
+        return self.is_of_unsigned_run and not (self.incomplete or "").endswith(IN_LEDGER)
 
     @property
     def is_of_unsigned_run(self) -> bool:
-        """True if no key of the project has signed what the run says; the view may be that of the ledger."""
-        return (self.incomplete or "").startswith(UNVERIFIED)
+        """True if no key that is here has signed what the run says; the view may be that of the ledger."""
+        return is_doubt(self.incomplete or "")
 
     @property
     def blocked_steps(self) -> frozenset[str]:

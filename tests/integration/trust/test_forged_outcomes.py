@@ -26,8 +26,8 @@ from saga_workers.start.row_starts import final_state
 from saga_workers.temporal.temporal_runs import describe_run
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.worker.stage_retention import liveness_of
+from sagas.protocol.doubtful_outcomes import UNVERIFIED
 from sagas.protocol.payloads import OUTCOME_MEMO, UNDO_SUFFIX
-from sagas.protocol.saga_view import UNVERIFIED
 from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.run_changes import delete_run

@@ -15,12 +15,11 @@ from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.temporal.claimed_states import closed_view, visible_state
 from saga_workers.temporal.saga_runs import was_refused
 from saga_workers.temporal.temporal_runs import RunInfo
+from sagas.protocol.doubtful_outcomes import IN_LEDGER, UNVERIFIED, encrypted_outcome
 from sagas.protocol.payloads import OUTCOME_MEMO, OUTCOME_SIGNATURE_MEMO, UNDO_SUFFIX
-from sagas.protocol.saga_view import UNVERIFIED, SagaView, ViewState
+from sagas.protocol.saga_view import SagaView, ViewState
 from sagas.protocol.signed_content import message_content, outcome_message
 from sagas.settings.signing_keys import SigningKeys
-
-FROM_LEDGER = f"{UNVERIFIED}; this is what the ledger has"
 
 
 class OutcomeReader(Protocol):
@@ -37,25 +36,30 @@ class RunOutcome:
     """The state of an open run, or how a closed one has ended, as far as that is believed.
 
     ``view``: the one that a closed run has left, or that of the ledger's ``row``; None without one. ``is_believed``:
-    the state is what the run itself shows. Otherwise it is that of the ``row``, or TERMINATED.
+    the state is what the run itself shows. Otherwise it is that of the ``row``, or TERMINATED, and ``doubt`` says why.
     """
 
     state: ViewState
     view: SagaView | None
     row: RunRow | None = None
-    is_believed: bool = True
+    doubt: str = ""
+
+    @property
+    def is_believed(self) -> bool:
+        return not self.doubt
 
 
 async def outcome_of(reader: OutcomeReader, run: RunInfo) -> RunOutcome:
     """The outcome of a run, also in a namespace without the engine's search attributes."""
-    if await _is_believed(reader.keys, run):
+    doubt = await _doubt(reader.keys, run)
+    if not doubt:
         view = await closed_view(run)
         return RunOutcome(visible_state(run) if view is None else view.state, view)
     with contextlib.suppress(LedgerUnavailable):
         row = await reader.ledger.find(run.id.removesuffix(UNDO_SUFFIX))
         if row is not None:
-            return RunOutcome(row.view.state, row.view, row, is_believed=False)
-    return RunOutcome("TERMINATED", None, is_believed=False)
+            return RunOutcome(row.view.state, row.view, row, doubt)
+    return RunOutcome("TERMINATED", None, doubt=doubt)
 
 
 async def state_of(reader: OutcomeReader, run: RunInfo) -> ViewState:
@@ -71,16 +75,21 @@ async def verified_view(reader: OutcomeReader, run: RunInfo, view: SagaView) -> 
     if outcome.is_believed:
         return view
     if outcome.view is not None:
-        return replace(outcome.view, incomplete=FROM_LEDGER)
-    return replace(view, incomplete=UNVERIFIED)
+        return replace(outcome.view, source=None, incomplete=f"{outcome.doubt}{IN_LEDGER}")
+    return replace(view, incomplete=outcome.doubt)
 
 
-async def _is_believed(keys: SigningKeys | None, run: RunInfo) -> bool:
-    """True if the run is open, Temporal has closed it, or its outcome is signed; always without keys."""
+async def _doubt(keys: SigningKeys | None, run: RunInfo) -> str:
+    """Why the outcome of a run is not believed; empty if the run is open, Temporal has closed it, or the outcome is
+    signed, and always without keys.
+    """
     if keys is None or not keys.keys or not run.ended_by_itself:
-        return True
+        return ""
     if OUTCOME_MEMO not in run.raw.memo.fields:
-        return was_refused(run)
+        return "" if was_refused(run) else UNVERIFIED
+    if (missing := await run.missing_memo_key(OUTCOME_MEMO)) is not None:
+        return encrypted_outcome(missing)
     plain = await run.memo_payload(OUTCOME_MEMO)
     signature = (await run.memo()).get(OUTCOME_SIGNATURE_MEMO)
-    return keys.verifies("outcome", message_content([run.id, run.run_id], outcome_message(plain.data)), signature)
+    content = message_content([run.id, run.run_id], outcome_message(plain.data))
+    return "" if keys.verifies("outcome", content, signature) else UNVERIFIED

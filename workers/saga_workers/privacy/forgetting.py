@@ -94,6 +94,11 @@ def _require_end(view: SagaView) -> None:
             f"{view.id} was terminated in Temporal, so its effects may be open, and an undo needs its values",
             help=saga_command("reconcile", repair=True),
         )
+    if view.state in FINAL_STATES and view.is_of_unsigned_run:
+        raise RefusedError(
+            f"the values of {view.id} are not forgotten here: {view.incomplete}",
+            help=f"{saga_command('show', view.id)}    or run the command where the key is",
+        )
     if view.state not in FINAL_STATES or view.incomplete:
         doubt = f": {view.incomplete}" if view.incomplete else ""
         raise RefusedError(

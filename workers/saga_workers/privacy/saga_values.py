@@ -36,18 +36,18 @@ async def read_input(locator: Locator, location: Location) -> Any:
         return None
     try:
         return await first_input(locator.temporal, location.run)
-    except (*_UNREADABLE, RPCError):
+    except (*UNREADABLE, RPCError):
         return None
 
 
-_UNREADABLE = (UnknownKey, KeyError, RuntimeError, ValueError)
+UNREADABLE = (UnknownKey, KeyError, RuntimeError, ValueError)
 """The SDK's errors for a payload that no converter reads: an encrypted one, in a process without the key."""
 
 
 async def _of_run(locator: Locator, described: RunDescription) -> dict[str, Any] | None:
     try:
         return await read_machine(locator.temporal, described.run, locator.settings)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -57,6 +57,6 @@ async def _of_member(locator: Locator, bulk: RunDescription, saga_id: str) -> di
     run_id = (bulk.run.id, bulk.run.run_id)
     try:
         packed = await query_machine(locator.temporal, run_id, verifying_keys(locator.settings), member=saga_id)
-    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError, RefusedError, *_UNREADABLE):
+    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError, RefusedError, *UNREADABLE):
         return None
     return None if packed is None else unpack_state(packed)

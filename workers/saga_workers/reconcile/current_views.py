@@ -11,7 +11,8 @@ from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.temporal_runs import RunInfo, undoes
 from saga_workers.views.saga_view import bare_view, with_undo
-from sagas.protocol.saga_view import UNVERIFIED, SagaView
+from sagas.protocol.doubtful_outcomes import IN_LEDGER, missing_key
+from sagas.protocol.saga_view import SagaView
 
 _CONCURRENCY = 32
 
@@ -51,8 +52,10 @@ async def combined_view(locator: Locator, run: RunInfo, undo: RunInfo | None) ->
 
 async def _decided_view(locator: Locator, run: RunInfo) -> SagaView:
     """The view that decides: the one that a closed run has left, if it is believed, or that of the ledger; else what
-    Temporal alone knows, marked as incomplete.
+    Temporal alone knows, marked as incomplete. That of the ledger is marked if the key of the outcome is missing.
     """
     outcome = await outcome_of(locator, run)
-    why = "the run has no view" if outcome.is_believed else UNVERIFIED
+    if outcome.view is not None and missing_key(outcome.doubt) is not None:
+        return replace(outcome.view, incomplete=f"{outcome.doubt}{IN_LEDGER}")
+    why = "the run has no view" if outcome.is_believed else outcome.doubt
     return outcome.view or replace(await bare_view(run), state=outcome.state, incomplete=why)

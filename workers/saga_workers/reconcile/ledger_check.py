@@ -18,7 +18,7 @@ from saga_workers.temporal.machine_query import read_machine
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import compress_state, input_digest
-from sagas.protocol.saga_view import UNVERIFIED, SagaView
+from sagas.protocol.saga_view import SagaView
 
 RECORDED_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "PARKED")
 """The states in which a saga has a row. TERMINATED is written by reconciliation only: no worker sees it."""
@@ -63,7 +63,7 @@ async def write_row(locator: Locator, saga_id: str) -> str:
         return f"not repaired: {RUN_DELETED}"
     view = await read_view(locator.within_temporal(), saga_id)
     if view.is_unverified:
-        return f"not repaired: {view.state} {UNVERIFIED}"
+        return f"not repaired: {view.state} {view.incomplete}"
     if view.state not in RECORDED_STATES:
         return f"not repaired: it is {view.state} now"
     last = described.run if location.undo is None else location.undo.run

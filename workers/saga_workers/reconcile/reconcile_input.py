@@ -7,6 +7,7 @@ not a change.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ from saga_workers.temporal.temporal_runs import RunInfo, namespace_retention
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from sagas.errors import SagaError
+from sagas.protocol.doubtful_outcomes import IN_LEDGER, missing_key
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
@@ -46,7 +48,8 @@ class ReconcileInput:
     """The data that was read into ``folder``. ``horizon``: Temporal still has every run that ended since then (seconds
     since the epoch). ``started_at``: when the reading began. ``rows``: how many were read from each source.
     ``replaced``: sagas with an earlier run that was terminated. ``decided``: publications that count as undone because
-    an operator has decided so, as the report has them.
+    an operator has decided so, as the report has them. ``missing_keys``: how many outcomes each key has encrypted that
+    is not here.
     """
 
     folder: Path
@@ -56,6 +59,7 @@ class ReconcileInput:
     rows: dict[str, int] = field(default_factory=dict)
     replaced: set[str] = field(default_factory=set)
     decided: list[dict[str, Any]] = field(default_factory=list)
+    missing_keys: Counter[str] = field(default_factory=Counter[str])
 
 
 async def read_input(
@@ -72,7 +76,7 @@ async def read_input(
         with SagaExport(folder, mark) as journal:
             older: list[str] = []
             async for view in _saga_views(locator, settings, scope, material.replaced):
-                journal.add(view)
+                journal.add(_as_read(view, material.missing_keys))
                 if scope.read_since is not None and _started_at(view) < scope.read_since:
                     older.append(view.id)
             scope = ReconciliationScope(scope.since, scope.saga_id, tuple(older))
@@ -92,6 +96,15 @@ async def read_input(
         for engine in engines.values():
             await engine.dispose()
     return material
+
+
+def _as_read(view: SagaView, missing_keys: Counter[str]) -> SagaView:
+    """The view to compare: that of the ledger, if there is one, where the outcome of the run cannot be read."""
+    doubt = view.incomplete or ""
+    if (key := missing_key(doubt)) is None:
+        return view
+    missing_keys[key] += 1
+    return replace(view, incomplete=None) if doubt.endswith(IN_LEDGER) else view
 
 
 async def _saga_views(

@@ -188,12 +188,13 @@ def _report(
 ) -> dict[str, Any]:
     order = list(MISMATCH_KINDS)
     return {
-        "consistent": not counts,
+        "consistent": not counts and not inputs.missing_keys,
         "saga": scope.saga_id,
         "since": _iso_timestamp(scope.since),
         "until": _iso_timestamp(inputs.started_at),
         "read": {"sagas": 0, **inputs.rows},
         "counts": {kind: counts[kind] for kind in order if kind in counts},
+        "missing_keys": dict(inputs.missing_keys),
         "decided": inputs.decided,
         "findings": [finding.to_json() for finding in sorted(findings, key=lambda finding: order.index(finding.kind))],
         "seconds": round(time.time() - inputs.started_at, 1),

@@ -31,7 +31,6 @@ from saga_workers.stuck.verdict import has_open_effects
 from saga_workers.views.locks import list_orphans, release_orphan
 from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError, SagaError
-from sagas.protocol.saga_view import UNVERIFIED
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
 
@@ -133,7 +132,7 @@ async def _release_lock(locator: Locator, settings: Settings, saga_id: str, hold
     if (await locator.within_temporal().locate(saga_id)).home is not None:
         view = await read_view(locator.within_temporal(), saga_id)
         if view.is_unverified:
-            return f"not released: it is {view.state} {UNVERIFIED}"
+            return f"not released: it is {view.state} {view.incomplete}"
         if has_open_effects(view):
             again = saga_command("resume", saga_id)
             return f"not released: its effects are still there; continue it first: {again}"

@@ -32,7 +32,7 @@ from saga_workers.relay.undecided_events import MAX_UNANSWERED
 from saga_workers.runtime.logs import fields
 from saga_workers.views.saga_view import read_view
 from sagas.errors import SagaError, UsageError
-from sagas.protocol.saga_view import FINAL_STATES, UNVERIFIED, SagaView
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings.signing_keys import SigningKeys
 
 log = logging.getLogger("saga.relay")
@@ -204,7 +204,7 @@ def entry_status(view: SagaView | None, step: str, generation: int) -> SagaStatu
     if view is None:
         return SagaStatus("unknown", "Temporal has no run of this saga")
     if view.is_unverified:
-        return SagaStatus("unknown", f"{view.state} {UNVERIFIED}")
+        return SagaStatus("unknown", f"{view.state} {view.incomplete}")
     state = view.state
     if state in ("TERMINATED", "FAILED"):
         return SagaStatus("unknown", f"the run was closed by Temporal ({state})")

@@ -8,13 +8,17 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import sqlalchemy as sa
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.guard.stored_values import stored_values
+from saga_activities.guard.tables import outbox_table
+from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
-from saga_activities.messaging.outbox import HELD, NEW, REFUSED
+from saga_activities.messaging.outbox import HELD, NEW, REFUSED, decrypted_event
 from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import OutboxLag, OutboxTable, has_outbox, read_lag, topics_used
 from saga_workers.relay.publisher import progress_topic, transactional_id
@@ -54,6 +58,7 @@ async def _outbox_status(kafka: KafkaSettings, name: str, engine: AsyncEngine) -
             holders = await Leases(engine, "").holders()
             lag, topics = await read_lag(engine), await topics_used(engine)
             waiting = [event.to_json() for event in await list_undecided(engine)]
+            unreadable = await unreadable_event(engine)
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         return {"connection": name, "error": f"the database does not answer: {driver_message(error)}"}
     shards = []
@@ -75,13 +80,30 @@ async def _outbox_status(kafka: KafkaSettings, name: str, engine: AsyncEngine) -
         **_totals(lag),
         "needs_operator": waiting,
     }
+    if unreadable is not None:
+        answer["publishing_error"] = unreadable
     try:
         answer |= await asyncio.to_thread(_kafka_status, kafka, progress_topic(kafka, home.outbox_id), shards, topics)
-        if answer["new"]:
+        if answer["new"] and unreadable is None:
             answer |= await asyncio.to_thread(_publishing_error, kafka, progress_topic(kafka, home.outbox_id))
     except SagaError as error:
         answer["kafka_error"] = error.message
     return answer
+
+
+async def unreadable_event(engine: AsyncEngine) -> str | None:
+    """Why a relay with these settings cannot read the oldest event that waits; None if it can, or none waits."""
+    columns = outbox_table.c
+    query = sa.select(columns.value, columns.event_key, columns.headers).where(columns.status == NEW)
+    async with engine.connect() as connection:
+        row: Any = (await connection.execute(query.order_by(columns.id).limit(1))).first()
+    if row is None:
+        return None
+    try:
+        decrypted_event(row._mapping, stored_values(engine))
+    except UnreadableRow as error:
+        return f"the oldest event cannot be read: {error}"
+    return None
 
 
 def _totals(lag: OutboxLag) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
 from sagas.errors import RefusedError
 from sagas.machine.machine import Machine
 from sagas.protocol.payloads import UNDO_SUFFIX, compress_state, unpack_state
-from sagas.protocol.saga_view import UNVERIFIED, SagaView
+from sagas.protocol.saga_view import SagaView
 from sagas.text.shell import saga_command
 
 _REASON = "the run was terminated with open effects"
@@ -106,7 +106,7 @@ async def _release_or_advise(locator: Locator, claim: Claim) -> str:
 async def _describe_continued(locator: Locator, view: SagaView, saga_id: str) -> str:
     """Return what has become of a saga that was continued in a new run. Raises RefusedError if that was refused."""
     if view.is_unverified:
-        return f"it is {view.state} {UNVERIFIED}"
+        return f"it is {view.state} {view.incomplete}"
     match view.state:
         case "COMPENSATED":
             return "undone; it is COMPENSATED"

@@ -36,6 +36,10 @@ class EncryptingCodec(PayloadCodec):
         """The id of the key that encrypts."""
         return self._cipher.key_id
 
+    def has_key(self, key_id: str) -> bool:
+        """True if it decrypts what this key has encrypted."""
+        return self._cipher.has_key(key_id)
+
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """The payloads, encrypted."""
         return [self.encrypt(payload) for payload in payloads]
@@ -58,6 +62,17 @@ class EncryptingCodec(PayloadCodec):
             return Payload.FromString(self._cipher.decrypt(key_id, payload.data))
         except (NotOfThisKey, DecodeError):
             return payload
+
+
+def missing_key_id(payload: Payload, codec: EncryptingCodec | None) -> str | None:
+    """The id of the key that a payload in its stored form names, if that is encrypted and the key is not in ``codec``.
+
+    Any client can write a payload that names any key.
+    """
+    if payload.metadata.get("encoding") != _ENCODING:
+        return None
+    key_id = payload.metadata.get(_KEY_ID, b"").decode(errors="replace")
+    return None if codec is not None and codec.has_key(key_id) else key_id
 
 
 def payload_codec(settings: Settings) -> EncryptingCodec | None:

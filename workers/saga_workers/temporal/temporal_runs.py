@@ -34,6 +34,7 @@ from temporalio.converter import DataConverter, decode_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.value_cipher import UnknownKey
+from saga_workers.temporal.payload_codec import EncryptingCodec, missing_key_id
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
 from sagas.text.shortening import shorten_middle
@@ -107,6 +108,14 @@ class RunInfo:
             with contextlib.suppress(UnknownKey):
                 [payload] = await codec.decode([payload])
         return payload
+
+    async def missing_memo_key(self, name: str) -> str | None:
+        """The id of the key with which a field of the memo is encrypted, as it says, and which is not here."""
+        payload = await self.memo_payload(name)
+        codec = self.converter.payload_codec
+        if codec is not None and not isinstance(codec, EncryptingCodec):
+            return None
+        return missing_key_id(payload, codec)
 
 
 @dataclass(frozen=True, slots=True)

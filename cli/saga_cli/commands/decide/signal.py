@@ -26,17 +26,15 @@ def send_signal(
         raise UsageError("--reject needs a reason")
     value = json_option(data, "--data")
 
-    async def send(locator, settings) -> bool:
+    async def send(locator, settings) -> str | None:
         from saga_workers.interventions import signal
 
         print_target(settings)
         return await signal(locator, saga_id, name, value, who=operator_name(as_), reject=reject)
 
-    checked = with_locator(send)
+    why = with_locator(send)
     what = "rejected" if reject is not None else "sent"
     print_document({"id": saga_id, "signal": name, "response": what}, human=lambda: echo(f"{saga_id}: {name} {what}"))
-    if not checked:
-        warn(
-            f"not checked whether {saga_id} waits for {name}, as no worker answers; the next worker receives the signal"
-        )
+    if why is not None:
+        warn(f"not checked whether {saga_id} waits for {name}, as {why}; the next worker receives the signal")
     return 0

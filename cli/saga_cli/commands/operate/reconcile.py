@@ -120,7 +120,7 @@ def _last_run_file(settings: Settings) -> Path:
 
 
 def _print_report(result: Mapping[str, Any], report: Path | None) -> None:
-    from saga_cli.render.reconciliation import decision_text
+    from saga_cli.render.reconciliation import decision_text, missing_keys_text
     from saga_spark.reconcile.findings import MISMATCH_KINDS, count_text
 
     read = result["read"]
@@ -134,6 +134,8 @@ def _print_report(result: Mapping[str, Any], report: Path | None) -> None:
         echo(f"✔ everything reconciles{window} ({what}; {result['seconds']:g} s)")
     else:
         echo(f"✖ {count_text(sum(result['counts'].values()))}{window} ({what}; {result['seconds']:g} s)")
+    if unread := missing_keys_text(result):
+        echo(f"✖ {unread}")
     for kind, count in result["counts"].items():
         echo("", f"{count} × {MISMATCH_KINDS[kind].title}: {MISMATCH_KINDS[kind].meaning}")
         _print_findings([finding for finding in result["findings"] if finding["class"] == kind], count)

@@ -152,6 +152,7 @@ def _print_table(views: Sequence[SagaView]) -> None:
 
 def _cells(view: SagaView, now: datetime) -> list[str]:
     from saga_cli.render.text import format_duration, parse_timestamp
+    from sagas.protocol.doubtful_outcomes import short_doubt
 
     started, ended = parse_timestamp(view.started_at), parse_timestamp(view.ended_at)
     when = "" if started is None else f"{format_duration(now, started)} ago"
@@ -162,8 +163,8 @@ def _cells(view: SagaView, now: datetime) -> list[str]:
         where = f" at {reason.step}" if reason.step else ""
         because = f"{reason.title}{where}" + (f": {reason.message}" if reason.message else "")
     labels = " ".join(f"{name}={value}" for name, value in view.labels.items())
-    unverified = "(unverified)" if view.is_of_unsigned_run else ""
+    doubt = short_doubt(view.incomplete or "") if view.is_of_unsigned_run else ""
     source = "from the ledger" if view.source else ""
-    notes = (unverified, source, because, labels)
+    notes = (doubt, source, because, labels)
     cells = (view.id, view.saga, view.state, when, "  ".join(part for part in notes if part))
     return [printable_line(cell) for cell in cells]

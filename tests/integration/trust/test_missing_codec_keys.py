@@ -1,0 +1,63 @@
+"""A command without the key of a value names the key: it takes nothing for unsigned, gone or in order."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import psycopg
+
+from saga_activities.value_cipher import ValueCipher, encrypted_text
+from saga_cli.exit_codes import DIFFERENCES
+from saga_workers.client import Client
+from saga_workers.ledger.run_ledger import using_ledger
+from saga_workers.relay.relay_status import unreadable_event
+from sagas.project import Project
+from sagas.settings import load_settings
+from sagas.settings.codec import load_codec_keys
+from tests.helpers.forked_commands import run_command
+from tests.helpers.local_worker import finished
+from tests.helpers.processes import WorkerProcess
+from tests.helpers.waiting import until
+from tests.integration.trust.test_encrypted_values import CARD, new_key, project, shop
+
+__all__ = ["project", "shop"]  # fixtures
+
+_EVENT = """insert into saga_outbox (event_id, topic, value, headers, saga_id, step, generation, status, created_at)
+values (%s, 'orders', %s, '{}', 's', 'a', 1, 'NEW', 0)"""
+
+
+async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: Path, shop: str) -> None:
+    settings = load_settings(config=str(tmp_path / "saga.toml"))
+    cipher = ValueCipher(load_codec_keys(settings.codec.key, settings.root))
+    earlier = cipher.key_id
+    saga_id, waiting = f"declined-{uuid.uuid4()}", f"waits-{uuid.uuid4()}"
+    with WorkerProcess("worker", tmp_path):
+        async with await Client.connect(project) as client:
+            await client.start("declined", {"card": CARD}, id=saga_id)
+            await client.start("waits", {"card": CARD}, id=waiting)
+            assert (await finished(client, saga_id))["state"] == "COMPENSATED"
+
+            async def in_ledger() -> bool:
+                return await client.locator.ledger.find(saga_id) is not None
+
+            await until(in_ledger)
+        (tmp_path / "codec.key").write_text(new_key(), encoding="utf-8")
+        for code, command in (
+            (0, ["show", saga_id]),
+            (0, ["list"]),
+            (9, ["forget", saga_id, "--reason", "asked", "--yes"]),
+            (0, ["signal", waiting, "approved", "--data", "{}"]),
+            (DIFFERENCES, ["reconcile"]),
+        ):
+            done = run_command(command, tmp_path)
+            text = done.stdout + done.stderr
+            assert (done.returncode, earlier in text) == (code, True), (command, done)
+            for wrong in ("has signed", "no run of this saga", "everything reconciles", "no worker answers"):
+                assert wrong not in text, (command, done)
+        with psycopg.connect(shop.replace("+psycopg", ""), autocommit=True) as database:
+            value = encrypted_text(cipher, b"1")
+            database.execute(_EVENT, (str(uuid.uuid4()), value))
+        later = load_settings(config=str(tmp_path / "saga.toml"))
+        async with using_ledger(later) as ledger:
+            assert earlier in (await unreadable_event(ledger.engine) or "")
