@@ -23,7 +23,7 @@ from saga_activities.value_cipher import (
 from sagas.settings.codec import load_codec_keys
 from sagas.settings.connections import SqlConnection
 
-_ENCRYPTED_BYTES = b"saga:encrypted\0"
+ENCRYPTED_BYTES = b"saga:encrypted\0"
 _KEY_ID_BYTES = 12
 _KEY_ID = re.compile(f"[0-9a-f]{{{_KEY_ID_BYTES}}}")
 _OPTION = "saga_stored_values"
@@ -75,13 +75,13 @@ class StoredValues:
         """The bytes to store for a snapshot."""
         if self._cipher is None or data is None:
             return data
-        return _ENCRYPTED_BYTES + self._cipher.key_id.encode() + self._cipher.encrypt(data)
+        return ENCRYPTED_BYTES + self._cipher.key_id.encode() + self._cipher.encrypt(data)
 
     def decrypt_bytes(self, data: bytes) -> bytes:
         """The bytes that :meth:`encrypt_bytes` was given. Raises UnreadableRow."""
-        if not data.startswith(_ENCRYPTED_BYTES):
+        if not data.startswith(ENCRYPTED_BYTES):
             return data
-        encrypted = data.removeprefix(_ENCRYPTED_BYTES)
+        encrypted = data.removeprefix(ENCRYPTED_BYTES)
         return self._decrypted(encrypted[:_KEY_ID_BYTES].decode(errors="replace"), encrypted[_KEY_ID_BYTES:])
 
     def _decrypted(self, key_id: str, data: bytes) -> bytes:

@@ -55,6 +55,9 @@ async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: P
             assert (done.returncode, earlier in text) == (code, True), (command, done)
             for wrong in ("has signed", "no run of this saga", "everything reconciles", "no worker answers"):
                 assert wrong not in text, (command, done)
+        missing = run_command(["doctor"], tmp_path).stdout
+        for where in ("the engine's tables in shop", "outcomes of runs in Temporal"):
+            assert f"{where}: encrypted with {earlier}, which [codec] key lacks" in missing
         with psycopg.connect(shop.replace("+psycopg", ""), autocommit=True) as database:
             value = encrypted_text(cipher, b"1")
             database.execute(_EVENT, (str(uuid.uuid4()), value))

@@ -76,6 +76,10 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
         findings += await results_of("schedules", check_schedules(client, project))
         sagas = check_sagas(client, project, databases=not closed, on_progress=on_progress)
         findings += await results_of("sagas", sagas)
+    if settings.codec.key is not None:
+        from saga_workers.doctor.codec_keys import check_codec_keys
+
+        findings += await results_of("codec", check_codec_keys(settings, client, closed))
     if settings.ledger.connection is not None and settings.ledger.connection not in closed:
         findings += await results_of("pauses", _check_standing_pauses(settings))
     spark = has_spark_steps(project)
