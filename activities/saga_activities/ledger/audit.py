@@ -86,8 +86,10 @@ async def begun_forgetting(engine: AsyncEngine, saga_id: str, since: datetime | 
     return AccessView(at=at, what="forget", who=row.who, reason=row.reason)
 
 
-async def was_forgotten(engine: AsyncEngine, saga_id: str) -> bool:
-    """True if all values of the saga were replaced before."""
-    query = sa.select(_AUDIT.id).where(_AUDIT.saga_id == saga_id, _AUDIT.completed_at.is_not(None)).limit(1)
+async def was_forgotten(engine: AsyncEngine, saga_id: str, since: datetime | None) -> bool:
+    """True if all values of the saga, which was started ``since``, were replaced before."""
+    query = sa.select(_AUDIT.id).where(_AUDIT.saga_id == saga_id, _AUDIT.completed_at.is_not(None))
+    if since is not None:
+        query = query.where(_AUDIT.at >= since)
     async with engine.connect() as connection:
-        return (await connection.execute(query)).first() is not None
+        return (await connection.execute(query.limit(1))).first() is not None

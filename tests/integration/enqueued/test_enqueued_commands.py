@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from saga_cli.main import run
 from saga_workers.doctor.checks import run_checks
+from saga_workers.enqueued import stuck_rows
 from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
 from saga_workers.enqueued.enqueued_table import EnqueuedTable
 from sagas import enqueue
@@ -104,6 +106,27 @@ async def test_refused_and_late_rows_are_in_the_list_of_what_is_stuck_in_doctor_
     assert 'saga_enqueued_rows{connection="shop",status="NEW"} 1.0' in lines
     [oldest] = [line for line in lines if line.startswith("saga_enqueued_oldest_seconds{")]
     assert float(oldest.split()[1]) >= 120
+
+
+async def test_rows_that_are_delivered_in_order_do_not_look_as_if_no_worker_ran(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        await shop.sql("insert into saga_enqueued (saga, input, order_key, created_at) values ('order', '{}', 'k', 0)")
+    read_rows = stuck_rows.read_rows
+
+    async def read_and_deliver(name: str, engine: AsyncEngine, statuses: Sequence[str], limit: int) -> list[Any]:
+        rows = await read_rows(name, engine, statuses, limit)
+        if rows:
+            await shop.sql("delete from saga_enqueued where id = :id", id=rows[0].row)
+        return rows
+
+    idle = [problem async for _, problem in stuck_rows.stuck_rows(shop.project.settings)]
+    monkeypatch.setattr(stuck_rows, "read_rows", read_and_deliver)
+    busy = [problem async for _, problem in stuck_rows.stuck_rows(shop.project.settings)]
+
+    assert ["perhaps no" in problem for problem in (*idle, *busy)] == [True, False]
+    assert "they are being delivered" in busy[0]
 
 
 async def test_once_delivers_what_is_new_and_ends(shop: Shop) -> None:

@@ -159,3 +159,22 @@ async def test_one_that_was_interrupted_is_completed_by_the_next(
     with _database(shop) as database:
         [(completed,)] = database.execute("select count(completed_at) from saga_audit").fetchall()
     assert completed == 2
+
+
+async def test_a_refused_row_that_has_started_no_saga_is_deleted(project: Project, tmp_path: Path, shop: str) -> None:
+    toml = tmp_path / "saga.toml"
+    toml.write_text(toml.read_text() + '[enqueue]\nconnections = ["shop"]\n')
+    assert (done := run_command(["setup"], tmp_path)).returncode == 0, done
+    with _database(shop) as database:
+        for saga_id, status in (("refused-1", "REFUSED"), ("waits-1", "NEW")):
+            insert = "insert into saga_enqueued (saga, saga_id, input, status) values ('orders', %s, %s, %s)"
+            database.execute(insert, (saga_id, json.dumps(CARD), status))
+
+        done = forget(tmp_path, "refused-1")
+
+        assert (done.returncode, statuses(done)) == (0, {"shop: rows of saga_enqueued": "deleted"}), done
+        assert database.execute("select saga_id from saga_enqueued").fetchall() == [("waits-1",)]
+        recorded = "select count(*) from saga_audit where saga_id = 'refused-1' and completed_at is not null"
+        assert database.execute(recorded).fetchall() == [(1,)]
+    for saga_id in ("refused-1", "waits-1"):  # nothing is left; a row that may still start a saga stays
+        assert (unknown := forget(tmp_path, saga_id)).returncode == 2, unknown

@@ -191,10 +191,10 @@ class RunLedger:
         with self._readable():
             return await self._sql.audit.read_accesses(self.engine, saga_id)
 
-    async def was_forgotten(self, saga_id: str) -> bool:
-        """True if the sensitive values of the saga were replaced everywhere before."""
+    async def was_forgotten(self, saga_id: str, since: datetime | None = None) -> bool:
+        """True if the sensitive values of the saga were replaced everywhere before. ``since``: when it was started."""
         with self._readable():
-            return await self._sql.audit.was_forgotten(self.engine, saga_id)
+            return await self._sql.audit.was_forgotten(self.engine, saga_id, since)
 
     async def forget(self, saga_ids: Sequence[str]) -> int:
         """Delete the states from which these sagas could be undone, which have their values; the number of rows."""

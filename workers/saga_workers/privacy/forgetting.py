@@ -72,7 +72,7 @@ async def find_subject(locator: Locator, settings: Settings, saga_id: str, *, de
     for each in saga_ids:
         given = await _values_of(locator, settings, each)
         if given is None and each == view.id:
-            done = await locator.ledger.was_forgotten(view.id)
+            done = await locator.ledger.was_forgotten(view.id, _time_of(view.started_at))
             return Subject(view, saga_ids, tuple(runs), None, done)
         values |= given or frozenset()
     if not values:
@@ -81,6 +81,10 @@ async def find_subject(locator: Locator, settings: Settings, saga_id: str, *, de
             help=saga_command("show", view.id, reveal=True),
         )
     return Subject(view, saga_ids, tuple(runs), frozenset(values))
+
+
+def _time_of(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def _require_end(view: SagaView) -> None:

@@ -39,14 +39,21 @@ def forget(
     why = required_text(reason, "--reason", "it is recorded with your name")
     require_record(load_settings(), "forget")
 
-    async def find(locator: Locator, settings: Settings) -> Subject:
+    async def find(locator: Locator, settings: Settings) -> Subject | None:
         from saga_workers.privacy.forgetting import find_subject
+        from saga_workers.privacy.refused_starts import is_refused_start
 
+        if await is_refused_start(locator, settings, saga_id):
+            return None
         return await find_subject(locator, settings, saga_id, delete_run=delete_run)
 
     async def run(locator: Locator, settings: Settings) -> list[ForgottenPlace]:
         from saga_workers.privacy.forgetting import find_subject, forget
+        from saga_workers.privacy.refused_starts import forget_refused_start, is_refused_start
 
+        if await is_refused_start(locator, settings, saga_id):
+            name = operator_name(as_) or locator.temporal.identity
+            return await forget_refused_start(locator, settings, saga_id, who=name, reason=why)
         subject = await find_subject(locator, settings, saga_id, delete_run=delete_run)
         who = operator_name(as_) or locator.temporal.identity
         return await forget(locator, settings, subject, who=who, reason=why, delete_run=delete_run)
@@ -54,7 +61,8 @@ def forget(
     warn(target_line(load_settings()))
     if not yes:
         subject = with_locator(find)  # nobody should confirm what will be refused
-        undo = ", so that it cannot be undone any more" if subject.view.can_undo else ""
+        can_undo = subject is not None and subject.view.can_undo
+        undo = ", so that it cannot be undone any more" if can_undo else ""
         confirm(f"this replaces the sensitive values of {saga_id} for good{undo}", yes=yes)
     places = with_locator(run)
     complete = all(place.status != "stays" for place in places)
