@@ -39,6 +39,7 @@ from saga_activities.automatic.unread_rows import shows_images, unread_rows
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import Row, SqlSession
 from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
+from sagas.protocol.saga_view import IMAGES_MISSING
 from sagas.sql_text.row_changes import NotImageable, RowChange
 from sagas.text.exact_json import canonical_json, decode_json
 
@@ -182,7 +183,7 @@ async def load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[ImageTypes,
     rows = await select_images(sql, _SELECT_IMAGES + lock, entry_key.values)
     header = next((row for row in rows if row["sequence"] == 0), None)
     if header is None or int(header["row_key"]) != len(rows) - 1:
-        raise NeedsOperator("the images of the changed rows are missing, so the step cannot be undone automatically")
+        raise NeedsOperator(IMAGES_MISSING)
     return ImageTypes.of_header(header), [row for row in rows if row is not header]
 
 

@@ -30,6 +30,9 @@ STARTED_AGAIN: tuple[SagaState, ...] = ("COMPENSATED", "RESIDUE")
 ViewState = SagaState | Literal["TERMINATED", "FAILED"]
 """TERMINATED: closed by Temporal. FAILED: refused at the start."""
 
+IMAGES_MISSING = "the images of the changed rows are missing, so the step cannot be undone automatically"
+"""Why an automatic undo is parked for which no image is stored."""
+
 STATES: tuple[ViewState, ...] = (*get_args(SagaState), "TERMINATED", "FAILED")
 
 FINAL_STATES: tuple[ViewState, ...] = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")

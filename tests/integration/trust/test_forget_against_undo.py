@@ -19,6 +19,7 @@ from saga_workers.views.accesses import with_accesses
 from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError
 from sagas.project import Project
+from sagas.protocol.saga_view import SagaView
 from sagas.settings import load_settings
 from tests.helpers.forked_commands import run_command
 from tests.helpers.local_worker import finished
@@ -88,6 +89,21 @@ async def test_either_the_undo_or_the_forget_is_refused(project: Project, tmp_pa
             view = await with_accesses(client.locator, await read_view(client.locator, late))
             assert "were forgotten" in (view.undo_refusal or "")
             await forget(client, late)
+
+            lost = await completed(client, "lost")
+            with psycopg.connect(shop.replace("+psycopg", ""), autocommit=True) as database:
+                database.execute("delete from saga_image where saga_id = %s", (lost,))
+            await start_undo(client.temporal, lost, "orders", queue, reason="returned", who="bob")
+
+            async def parked() -> SagaView | None:
+                view = await with_accesses(client.locator, await read_view(client.locator, lost))
+                return view if view.parked else None
+
+            assert "retry" in (await until(parked)).parked[0].decisions
+            await client.locator.ledger.begin_forgetting([lost], who="ada", reason="asked", at=datetime.now(UTC))
+            [operation] = (await until(parked)).parked
+            assert "were forgotten" in operation.why
+            assert not [text for text in (*operation.decisions, *operation.commands) if "retry" in text], operation
 
             for round in range(_ROUNDS):
                 saga_id, order = await completed(client, f"order-{round}"), f"order-{round}"

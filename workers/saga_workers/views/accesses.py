@@ -7,7 +7,7 @@ from datetime import datetime
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
-from sagas.protocol.saga_view import AccessView, SagaView
+from sagas.protocol.saga_view import IMAGES_MISSING, AccessView, ParkedView, SagaView
 from sagas.protocol.size_limits import is_omitted
 from sagas.text.exact_json import encode_json
 from sagas.text.printable import MASK, printable_line
@@ -37,8 +37,19 @@ async def with_accesses(locator: Locator, view: SagaView) -> SagaView:
     forgotten = next((access for access in reversed(accesses) if _has_ended_undo(view, access)), None)
     if forgotten is None:
         return view
+    parked = tuple(_without_images(each, forgotten) for each in view.parked)
     refusal = forgotten_text(forgotten) if view.state == "COMPLETED" else None
-    return replace(view, can_undo=False, undo_refusal=refusal)
+    return replace(view, can_undo=False, undo_refusal=refusal, parked=parked)
+
+
+def _without_images(parked: ParkedView, forgotten: AccessView) -> ParkedView:
+    """A parked operation with the cause of missing images. A retry of it could never succeed, and is not offered."""
+    if IMAGES_MISSING not in parked.why:
+        return parked
+    why = f"{parked.why}: {forgotten_text(forgotten)}"
+    commands = tuple(command for command in parked.commands if f" {parked.step} retry " not in command)
+    decisions = tuple(decision for decision in parked.decisions if decision != "retry")
+    return replace(parked, why=why, commands=commands, decisions=decisions)
 
 
 def _has_ended_undo(view: SagaView, access: AccessView) -> bool:
