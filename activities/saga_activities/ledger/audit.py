@@ -86,6 +86,15 @@ async def begun_forgetting(engine: AsyncEngine, saga_id: str, since: datetime | 
     return AccessView(at=at, what="forget", who=row.who, reason=row.reason)
 
 
+async def is_forgetting(engine: AsyncEngine, saga_id: str) -> bool:
+    """True while the values of the saga are being forgotten, also if that was killed."""
+    query = sa.select(_AUDIT.id).where(
+        _AUDIT.saga_id == saga_id, _AUDIT.what == "forget", _AUDIT.completed_at.is_(None)
+    )
+    async with engine.connect() as connection:
+        return (await connection.execute(query.limit(1))).first() is not None
+
+
 async def was_forgotten(engine: AsyncEngine, saga_id: str, since: datetime | None) -> bool:
     """True if all values of the saga, which was started ``since``, were replaced before."""
     query = sa.select(_AUDIT.id).where(_AUDIT.saga_id == saga_id, _AUDIT.completed_at.is_not(None))

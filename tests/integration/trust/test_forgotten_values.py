@@ -13,6 +13,7 @@ import pytest
 
 from saga_workers.client import Client
 from saga_workers.privacy import forgetting
+from sagas.errors import RefusedError
 from sagas.project import Project
 from tests.helpers.forked_commands import run_command
 from tests.helpers.local_worker import finished
@@ -151,6 +152,8 @@ async def test_one_that_was_interrupted_is_completed_by_the_next(
                         client.locator, settings, subject, who="ada", reason="asked", delete_run=False
                     )
             assert not await client.locator.ledger.was_forgotten(saga_id)
+            with pytest.raises(RefusedError, match="are being forgotten"):
+                await client.start("declined", {"card": CARD}, id=saga_id, again=True)
     done = forget(tmp_path, saga_id)
     assert done.returncode == 5, done
     # Encrypted histories name the key without which nobody reads them.

@@ -151,7 +151,8 @@ class ExistingSagas:
     async def next_generation(self, saga_id: str, past: RunRow | None) -> int | None:
         """The generation for `--again`: the highest of any entry so far plus one; None if it may not be started again.
 
-        ``past``: the run that only the ledger knows.
+        ``past``: the run that only the ledger knows. Raises RefusedError while the values of the saga are being
+        forgotten.
         """
         if past is None and await self.is_free(saga_id):
             return None
@@ -160,7 +161,18 @@ class ExistingSagas:
             raise Unverified(saga_id)
         if view.state not in STARTED_AGAIN:
             return None
+        if await self._is_forgetting(saga_id):
+            raise RefusedError(
+                f"the values of {saga_id} are being forgotten, with those that a new generation would store",
+                help=f"{saga_command('forget', saga_id, reason='…')}    completes it; then start the saga again",
+            )
         return max([view.generation or 1, *(step.generation or 1 for step in view.steps)]) + 1
+
+    async def _is_forgetting(self, saga_id: str) -> bool:
+        """True if the ledger says that the values of the saga are being forgotten."""
+        with suppress(LedgerUnavailable):  # Temporal knows the saga, so it may be started without the ledger
+            return await self._ledger.is_forgetting(saga_id)
+        return False
 
     def check_claim(self, claim: Claim, input: Any) -> None:
         """Raise RefusedError unless the saga that has claimed this id may count as this start."""

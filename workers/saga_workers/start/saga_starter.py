@@ -146,7 +146,12 @@ class SagaStarter:
             await self._existing.give_up(claim)
             return self._existing.run_in_ledger(past, request.input)
         headers, reuse = {}, WorkflowIDReusePolicy.REJECT_DUPLICATE
-        if again and (generation := await self._existing.next_generation(saga_id, past)) is not None:
+        try:
+            generation = await self._existing.next_generation(saga_id, past) if again else None
+        except RefusedError:
+            await self._existing.give_up(claim)
+            raise
+        if generation is not None:
             headers[GENERATION_HEADER] = generation
             reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
         try:
