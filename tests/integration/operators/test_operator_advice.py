@@ -37,6 +37,8 @@ RUN_ELSEWHERE = {
     "schedule": "tests/integration/schedules/test_commands.py",
     "trigger --only": "tests/integration/operators/test_reader_states.py",
     "resume --not_ended": "tests/integration/engine/test_deleted_runs.py",
+    "resume --committed": "tests/integration/engine/test_lost_commit_points.py",
+    "resume --not_committed": "tests/integration/engine/test_lost_commit_points.py",
     "trigger --from --only": "tests/integration/operators/test_reader_states.py",
     "setup": "tests/integration/cli/test_operator_commands.py",
     "dev": "tests/integration/dev/test_dev_stack.py",
