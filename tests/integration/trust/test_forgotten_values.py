@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import uuid
@@ -13,6 +14,8 @@ import pytest
 
 from saga_workers.client import Client
 from saga_workers.privacy import forgetting
+from saga_workers.privacy.database_rows import forget_in_database
+from saga_workers.privacy.replacement import Replacement
 from sagas.errors import RefusedError
 from sagas.project import Project
 from tests.helpers.forked_commands import run_command
@@ -181,3 +184,41 @@ async def test_a_refused_row_that_has_started_no_saga_is_deleted(project: Projec
         assert database.execute(recorded).fetchall() == [(1,)]
     for saga_id in ("refused-1", "waits-1"):  # nothing is left; a row that may still start a saga stays
         assert (unknown := forget(tmp_path, saga_id)).returncode == 2, unknown
+
+
+async def test_damaged_rows_are_replaced_as_a_whole(project: Project, shop: str) -> None:
+    damaged = '{"saga:marker": "rejected", "reason": "kanari'
+    with _database(shop) as database:
+        for step, result in (("a", damaged), ("b", "kanari")):
+            insert = (
+                "insert into saga_guard (saga_id, step, generation, op, reason, result, created_at)"
+                " values ('damaged-1', %s, 1, 'do', 'done', %s, 0)"
+            )
+            database.execute(insert, (step, result))
+
+    await forget_in_database(project.settings.sql_connection("shop"), ["damaged-1"], Replacement(frozenset({"kanari"})))
+
+    assert _leaks(shop) == set()
+
+
+async def test_a_row_that_is_delivered_again_meanwhile_stays(project: Project, tmp_path: Path, shop: str) -> None:
+    toml = tmp_path / "saga.toml"
+    toml.write_text(toml.read_text() + '[enqueue]\nconnections = ["shop"]\n')
+    assert (done := run_command(["setup"], tmp_path)).returncode == 0, done
+    with _database(shop) as database, _database(shop) as operator:
+        insert = "insert into saga_enqueued (saga, saga_id, input, status) values ('orders', 'late-1', '{}', 'REFUSED')"
+        database.execute(insert)
+        operator.execute("begin")
+        operator.execute("update saga_enqueued set status = 'NEW'")
+
+        async def waits_for_operator() -> bool:
+            return database.execute("select 1 from pg_locks where not granted").fetchone() is not None
+
+        connection = project.settings.sql_connection("shop")
+        replacing = asyncio.create_task(forget_in_database(connection, ["late-1"], Replacement(None)))
+        await until(waits_for_operator)
+        operator.execute("commit")
+        [place] = [place for place in await replacing if "saga_enqueued" in place.place]
+
+        assert place.status == "stays"
+        assert database.execute("select status from saga_enqueued").fetchall() == [("NEW",)]

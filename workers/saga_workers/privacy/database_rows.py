@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -132,14 +132,16 @@ class _Rows:
         table = enqueued.enqueued_table
         if table.name not in self._tables:
             return None
-        rows = await self._select(table, table.c.id, table.c.status)
-        if any(row.status == enqueued.NEW for row in rows):
+        gone = 0
+        for row in await self._select(table, table.c.id):
+            # With its status: an operator may have it delivered again meanwhile.
+            refused = sa.and_(table.c.id == row.id, table.c.status.in_((enqueued.REFUSED, enqueued.DROPPED)))
+            gone += (await self._database.execute(sa.delete(table).where(refused))).rowcount
+        if await self._select(table, table.c.id):
             return ForgottenPlace(
                 "rows of saga_enqueued", "stays", "rows wait for their delivery: repeat the command after it"
             )
-        for row in rows:
-            await self._database.execute(sa.delete(table).where(table.c.id == row.id))
-        return ForgottenPlace("rows of saga_enqueued", "deleted" if rows else "nothing", counted(len(rows), "row"))
+        return ForgottenPlace("rows of saga_enqueued", "deleted" if gone else "nothing", counted(gone, "row"))
 
     async def _select(
         self, table: sa.Table, *columns: Any, where: sa.ColumnElement[bool] | None = None
@@ -165,13 +167,16 @@ def _stored(
     replace: Callable[[str], str],
     replace_whole: Callable[[str], str],
 ) -> str | None:
-    """The text to store in place of another; None if it is to stay. What no key here reads is replaced as a whole."""
+    """The text to store in place of another; None if it is to stay.
+
+    A text that no key here reads, or that is not JSON, is replaced as a whole.
+    """
     try:
         clear = decrypt(text)
-    except UnreadableRow:
+        if clear is None or (new := replace(clear)) in (clear, _rewritten(clear)):
+            return None
+    except (UnreadableRow, ValueError):
         return encrypt(replace_whole("null"))
-    if clear is None or (new := replace(clear)) in (clear, _rewritten(clear)):
-        return None
     return encrypt(new)
 
 
@@ -191,18 +196,21 @@ def _event(row: Any, values: StoredValues, replacement: Replacement) -> dict[str
     is_encrypted = (row.value or "").startswith(ENCRYPTED_TEXT)
     try:
         clear = decrypted_event(row._mapping, values)
-    except UnreadableRow:
-        clear, replacement = {"value": "null", "event_key": None, "headers": "{}"}, _WHOLE
+        new = _replaced_event(clear, replacement)
+        if new == _replaced_event(clear, Replacement(frozenset())):
+            return None
+    except (UnreadableRow, ValueError):
+        new = _replaced_event({"value": "null", "event_key": None, "headers": "{}"}, _WHOLE)
+    return {name: values.encrypt_json(text) for name, text in new.items()} if is_encrypted else new
+
+
+def _replaced_event(clear: Mapping[str, Any], replacement: Replacement) -> dict[str, Any]:
     key = clear["event_key"]
-    new = {
+    return {
         "value": replacement.json(clear["value"] or "null"),
         "event_key": None if key is None else replacement.text(key),
         "headers": replacement.headers(clear["headers"]),
     }
-    same = {"value": _rewritten(clear["value"] or "null"), "event_key": key}
-    if new == {**same, "headers": _rewritten(clear["headers"])}:
-        return None
-    return {name: values.encrypt_json(text) for name, text in new.items()} if is_encrypted else new
 
 
 def _portions(saga_ids: Sequence[str]) -> Iterator[Sequence[str]]:
