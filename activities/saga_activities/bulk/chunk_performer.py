@@ -338,7 +338,8 @@ def _outcome_of(script: EntryScript) -> Outcome | None:
 
 def _outcome_of_error(error: BaseException, statement_error: BaseException | None = None) -> Outcome:
     if isinstance(error, ActionNotRegistered):
-        return Outcome("failed", failure=Failure("NotFoundError", str(error)), not_started=True)
+        # An earlier attempt of the chunk hides `not_started` from the saga, which still must not count this one.
+        return Outcome("failed", failure=Failure("NotFoundError", str(error)), not_started=True, counted=False)
     return outcome_of_error(error, statement_error)
 
 

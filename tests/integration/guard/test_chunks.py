@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from saga_activities.http import HttpConnections
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.registry import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.step import Step
+from sagas.bulk.wire_format import decode_outcomes, encode_outcomes
 from sagas.errors import Rejected
 from sagas.protocol.messages import CallOperation, GuardSpec
 from sagas.protocol.outcomes import Outcome
@@ -241,3 +242,12 @@ async def test_a_chunk_beside_single_calls_and_another_chunk(bench: Bench) -> No
             assert (
                 await bench.database.rows("select count(*) from chunk_effect where id = :id", id=chunk_call.saga_id)
             )[0][0] == 1
+
+
+async def test_an_action_without_a_worker_counts_in_no_attempt_of_a_chunk(bench: Bench) -> None:
+    calls = [replace(call(FORMS[0], f"missing-{uuid4()}", "ok", 0, False, None), action="missing")]
+    outcomes = await bench.chunk(calls)
+    for attempt, not_started, counted in ((1, True, True), (2, False, False)):
+        (outcome,) = decode_outcomes(encode_outcomes(outcomes, attempt), 1)
+        assert outcome is not None
+        assert (outcome.kind, outcome.not_started, outcome.counted) == ("failed", not_started, counted)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Wake
+from sagas.bulk.wire_format import decode_outcomes, encode_outcomes
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import (
     Compensation,
@@ -92,6 +93,13 @@ def test_a_worker_without_the_action_uses_up_no_attempt_after_a_lost_one() -> No
     first = start(bulk)
     again = retried(bulk, bulk.chunk_ended(first.id, [LOST], 1.0), 2.0)
     assert bulk.chunk_ended(again.id, [NO_WORKER], 3.0) == [Detach(("order-1",))]
+
+
+def test_a_worker_without_the_action_uses_up_no_attempt_after_a_lost_one_of_the_chunk() -> None:
+    bulk = new_bulk(max_attempts=2)
+    first = start(bulk)
+    ended = decode_outcomes(encode_outcomes([replace(NO_WORKER, counted=False)], 2), 1)
+    assert bulk.chunk_ended(first.id, ended, 3.0) == [Detach(("order-1",))]
 
 
 def test_attempts_are_known_after_leaving(bulk: BulkMachine) -> None:
