@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import text
 
-from sagas import Rejected
+from saga_workers.worker import before_reset
+from sagas import Rejected, Step
+from sagas.errors import RefusedError
+from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
     begin,
@@ -17,6 +23,7 @@ from tests.integration.engine.environment import (
     run_saga,
     wait_for_event,
 )
+from tests.integration.engine.repeated_runs import waits_at
 
 RETRIED = """
     saga: retried
@@ -112,3 +119,48 @@ async def test_a_cancel_during_the_undo_goes_past_the_savepoint(env: Environment
         story = await finished(client, saga)
     assert (answer, story["state"], story["reason"]["kind"]) == ("accepted", "COMPENSATED", "cancelled")
     assert await env.effects() == []
+
+
+PAID = """
+    saga: paid
+    steps:
+      - {id: go, uses: wait, with: {signal: go}}
+      - {id: a, uses: book, compensate: unbook, savepoint: {attempts: 3, wait: 100ms}}
+      - {id: b, uses: book, compensate: unbook}
+      - {id: c, uses: book, compensate: unbook}
+      - {id: pay, uses: book, pivot: true}
+"""
+
+
+async def test_a_pivot_that_ends_after_a_reset_is_found_whatever_the_generations_of_other_steps(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded_effects = before_reset.guarded_effects
+
+    async def is_paid() -> bool:
+        return "pay" in await env.effects()
+
+    async def effects_once_paid(*args: Any) -> Any:
+        await until(is_paid)
+        return await guarded_effects(*args)
+
+    monkeypatch.setattr(before_reset, "guarded_effects", effects_once_paid)
+    env.plan["do c"] = [Rejected("full"), {"value": "free"}]
+    async with env.serving(PAID) as client:
+        saga = await begin(client, "paid")
+        await waits_at(client, saga, "go")
+
+        async def reset(step: Step) -> None:
+            generations = {id: row(await client.show(saga), id)["generation"] for id in ("b", "pay")}
+            assert generations == {"b": 2, "pay": 1}
+            await run_changes.reset_run(client.temporal, saga, keeps_signals=False)
+
+        env.plan["do pay"] = [reset, None]
+        await handle(client, saga).signal("go")
+        await until(is_paid)
+        await waits_at(client, saga, "go")
+        with pytest.raises(RefusedError, match="past the point of no return"):
+            await client.cancel(saga)
+        await handle(client, saga).signal("go")
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+    assert await env.effects() == ["a", "b", "c", "pay"]

@@ -68,8 +68,8 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     children: dict[str, Any] = {}
     for state in states:  # the last run first: what it has begun is as it has left it
         children = {**state.children, **children}
-        for id, generation in state.generations.items():
-            generations[id] = max(generation, generations.get(id, 1))
+        for id, reached in state.generations.items():
+            generations[id] = max(reached, generations.get(id, 1))
     nested = [
         trace for step in about["nested"] async for trace in nested_traces(settings, locator, saga_id, step, generation)
     ]
