@@ -8,18 +8,21 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import make_url
 
 from saga_cli.main import run
 from saga_workers.runtime.databases import set_up_database
 from saga_workers.undo_check.problem_lines import problem_lines
 from saga_workers.undo_check.undo_check import GivenInput, verify_undo
 from saga_workers.undo_check.undo_report import UndoReport
+from sagas.errors import SagaError, UsageError
 from sagas.project import Project
 from sagas.settings import load_settings
 from sagas.testing import Sagas
 from sagas.text.exact_json import decode_json
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
+from tests.integration.undo_check.pooler import pooler_of_one_database
 
 PATTERNS = Path(__file__).parents[3] / "definitions" / "patterns"
 
@@ -141,6 +144,44 @@ def test_the_original_is_only_read_while_others_use_it(
     assert session.execute("select count(*) from saga_guard").fetchone() == (0,)
     copies = session.execute("select datname from pg_database where datname like 'saga_verify_undo_%'").fetchall()
     assert copies == []
+
+
+def test_a_url_that_gives_the_database_as_an_argument_is_refused(
+    used_database: tuple[str, psycopg.Connection], tmp_path: Path
+) -> None:
+    url, session = used_database
+    name = url.rpartition("/")[2]
+    project = write_project(tmp_path, f"{url}?dbname={name}", WHOLE_UNDO, "audit_log")
+    with pytest.raises(UsageError, match=r"connections\.shop\.url must name the database as its path"):
+        verified(project)
+    assert session.execute("select last_value, is_called from booking_id_seq").fetchone() == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("alias", "message"),
+    [(False, "leads to the database test_.* also with the name of a copy"), (True, "has no database alias")],
+)
+def test_a_pooler_that_leads_to_another_database_is_refused(
+    alias: bool, message: str, used_database: tuple[str, psycopg.Connection], tmp_path: Path
+) -> None:
+    url, session = used_database
+    project = write_project(tmp_path, url, WHOLE_UNDO, "audit_log")
+    database, server = make_url(url).database, make_url(url)
+    given = server.set(database="alias") if alias else server
+
+    async def verify() -> None:
+        async with pooler_of_one_database(server) as port:
+            through = given.set(port=port, query={"sslmode": "disable", "gssencmode": "disable"})
+            written = (tmp_path / "saga.toml").read_text().replace(url, through.render_as_string(hide_password=False))
+            (tmp_path / "saga.toml").write_text(written)
+            other = Project(load_settings(tmp_path))
+            await verify_undo(other, project.definition("transfer"), [GivenInput({"amount": 3})], limit=1)
+
+    with pytest.raises(SagaError, match=message):
+        asyncio.run(verify())
+    assert session.execute("select last_value, is_called from booking_id_seq").fetchone() == (1, False)
+    copies = session.execute("select datname from pg_database where datname like 'saga_verify_undo_%'").fetchall()
+    assert (database, copies) == (session.info.dbname, [])
 
 
 def test_the_inputs_of_tests_are_used(

@@ -24,7 +24,7 @@ from saga_workers.devstack.dev_folder import DevFolder
 from saga_workers.devstack.postgres_server import PostgresService, program_folder
 from saga_workers.devstack.service import NotInstalledError
 from saga_workers.runtime.database_access import driver_message
-from sagas.errors import SagaError
+from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, SqlConnection
 
 PREFIX = "saga_verify_undo_"
@@ -46,6 +46,8 @@ _SETTINGS = sa.text("""
 
 _FOREIGN_TABLES = "SELECT c.oid::regclass::text FROM pg_class c WHERE c.relkind = 'f' LIMIT 1"
 
+_DIRECT_URL = "give a URL that leads to the server itself, without a connection pooler"
+
 _LISTS = ("search_path", "temp_tablespaces", "local_preload_libraries", "session_preload_libraries")
 """Settings whose values are lists of quoted names, which would be one name as a literal."""
 
@@ -66,6 +68,7 @@ class PostgresqlCopies:
     @asynccontextmanager
     async def create(cls, settings: Settings, connection: SqlConnection, url: URL) -> AsyncIterator[PostgresqlCopies]:
         """Copy the database, and drop the copy at the end. Raises SagaError if that is not possible."""
+        _require_database_in_path(connection, url)
         address = _administrator_url(settings, connection, url)
         administrator = create_async_engine(
             address, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=session_arguments(address)
@@ -84,8 +87,8 @@ class PostgresqlCopies:
     @asynccontextmanager
     async def copy(self) -> AsyncIterator[URL]:
         name = f"{PREFIX}{self._run}_run"
-        await self._create(name, f"TEMPLATE {self._quoted(str(self.base.database))}")
         try:
+            await self._create(name, f"TEMPLATE {self._quoted(str(self.base.database))}")
             yield self._url.set(database=name)
         finally:
             await self._drop(name)
@@ -93,7 +96,12 @@ class PostgresqlCopies:
     async def _copy_original(self) -> None:
         base = str(self.base.database)
         async with self._administrator.connect() as session:
-            row = (await session.execute(_ORIGINAL, {"name": self._original})).one()
+            row = (await session.execute(_ORIGINAL, {"name": self._original})).one_or_none()
+            if row is None:
+                raise SagaError(
+                    f"the server of the connection {self._connection.name} has no database {self._original}",
+                    help=_DIRECT_URL,
+                )
             may_create, owns, is_superuser, encoding, collation, characters, busy = row
             role = self._url.username or (await session.exec_driver_sql("SELECT current_user")).scalar_one()
             written = await session.execute(_SETTINGS, {"name": self._original, "role": role})
@@ -129,6 +137,23 @@ class PostgresqlCopies:
                 key, _, value = setting.partition("=")
                 shown = (value or "''") if key in _LISTS else _literal(value)
                 await session.exec_driver_sql(_plain(f"ALTER DATABASE {quoted} SET {key} TO {shown}"))
+        await self._require_copy(name)
+
+    async def _require_copy(self, name: str) -> None:
+        """Raise SagaError if the URL of a copy leads to another database, as it can with a connection pooler."""
+        url = self._url.set(database=name)
+        engine = create_async_engine(url, poolclass=NullPool, connect_args=session_arguments(url))
+        try:
+            async with engine.connect() as session:
+                reached = (await session.exec_driver_sql("SELECT pg_catalog.current_database()")).scalar_one()
+        finally:
+            await engine.dispose()
+        if reached != name:
+            raise SagaError(
+                f"the URL of the connection {self._connection.name} leads to the database {reached} also with the name "
+                "of a copy",
+                help=_DIRECT_URL,
+            )
 
     async def _drop(self, name: str) -> None:
         """Drop a copy, with the transactions that are prepared in it."""
@@ -197,6 +222,15 @@ class PostgresqlCopies:
 
     def _quoted(self, name: str) -> str:
         return self._administrator.dialect.identifier_preparer.quote_identifier(name)
+
+
+def _require_database_in_path(connection: SqlConnection, url: URL) -> None:
+    """Raise UsageError if the URL does not name its database as the path, which each copy replaces."""
+    if not url.database or "dbname" in url.query:
+        raise UsageError(
+            f"connections.{connection.name}.url must name the database as its path to be copied, without dbname",
+            help="postgresql://user@host:5432/name",
+        )
 
 
 def _administrator_url(settings: Settings, connection: SqlConnection, url: URL) -> URL:
