@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -182,6 +183,22 @@ def test_a_pooler_that_leads_to_another_database_is_refused(
     assert session.execute("select last_value, is_called from booking_id_seq").fetchone() == (1, False)
     copies = session.execute("select datname from pg_database where datname like 'saga_verify_undo_%'").fetchall()
     assert (database, copies) == (session.info.dbname, [])
+
+
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("create extension dblink", "extension dblink"),
+        ("create foreign data wrapper other; create server far foreign data wrapper other", "foreign server far"),
+    ],
+)
+def test_a_database_that_reaches_others_is_refused(
+    statement: LiteralString, name: str, used_database: tuple[str, psycopg.Connection], tmp_path: Path
+) -> None:
+    url, session = used_database
+    session.execute(statement)
+    with pytest.raises(SagaError, match=f"has the {name}, through which a copy would write"):
+        verified(write_project(tmp_path, url, WHOLE_UNDO, "audit_log"))
 
 
 def test_the_inputs_of_tests_are_used(

@@ -44,7 +44,13 @@ _SETTINGS = sa.text("""
     ORDER BY s.setrole
 """)
 
-_FOREIGN_TABLES = "SELECT c.oid::regclass::text FROM pg_class c WHERE c.relkind = 'f' LIMIT 1"
+_WAYS_OUT = """
+    SELECT 'foreign table ' || c.oid::regclass::text FROM pg_class c WHERE c.relkind = 'f'
+    UNION ALL SELECT 'extension ' || e.extname FROM pg_extension e WHERE e.extname IN ('dblink', 'plproxy')
+    UNION ALL SELECT 'foreign server ' || s.srvname FROM pg_foreign_server s
+    LIMIT 1
+"""
+"""What statements of a database, its functions and its triggers reach other databases through."""
 
 _DIRECT_URL = "give a URL that leads to the server itself, without a connection pooler"
 
@@ -117,14 +123,14 @@ class PostgresqlCopies:
         engine = self._engine(base)
         try:
             async with engine.connect() as session:
-                foreign = (await session.exec_driver_sql(_FOREIGN_TABLES)).scalar()
+                way_out = (await session.exec_driver_sql(_WAYS_OUT)).scalar()
         finally:
             await engine.dispose()
-        if foreign is not None:
+        if way_out is not None:
             raise SagaError(
-                f"the connection {self._connection.name} has the foreign table {foreign}, through which a copy would "
-                "write to another database",
-                help="verify the saga on a database without foreign tables",
+                f"the connection {self._connection.name} has the {way_out}, through which a copy would write to "
+                "another database",
+                help="verify the saga on a database without foreign tables and servers, dblink and plproxy",
             )
 
     async def _create(self, name: str, source: str) -> None:
