@@ -86,11 +86,13 @@ async def begun_forgetting(engine: AsyncEngine, saga_id: str, since: datetime | 
     return AccessView(at=at, what="forget", who=row.who, reason=row.reason)
 
 
-async def is_forgetting(engine: AsyncEngine, saga_id: str) -> bool:
-    """True while the values of the saga are being forgotten, also if that was killed."""
+async def is_forgetting(engine: AsyncEngine, saga_id: str, since: datetime | None) -> bool:
+    """True while the values of the saga, which was started ``since``, are being forgotten, also if that was killed."""
     query = sa.select(_AUDIT.id).where(
         _AUDIT.saga_id == saga_id, _AUDIT.what == "forget", _AUDIT.completed_at.is_(None)
     )
+    if since is not None:
+        query = query.where(_AUDIT.at >= since)
     async with engine.connect() as connection:
         return (await connection.execute(query.limit(1))).first() is not None
 

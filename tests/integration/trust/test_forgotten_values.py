@@ -105,6 +105,21 @@ def _in_ledger(shop: str, saga_id: str) -> bool:
     return saga_id.encode() in tables(shop)["saga_run"]
 
 
+def _generations_in_ledger(shop: str, saga_id: str) -> int:
+    with _database(shop) as database:
+        [(count,)] = database.execute(
+            "select count(*) from saga_run where saga_id = %s and ended_at is not null", (saga_id,)
+        ).fetchall()
+    return count
+
+
+def _record_forget(shop: str, saga_id: str, *, at: str) -> None:
+    """Write the record of a forget that was interrupted."""
+    with _database(shop) as database:
+        insert = "insert into saga_audit (saga_id, what, at, who) values (%s, 'forget', %s, 'ada')"
+        database.execute(insert, (saga_id, at))
+
+
 def _database(shop: str) -> Any:
     import psycopg
 
@@ -141,7 +156,10 @@ async def test_one_that_was_interrupted_is_completed_by_the_next(
         async with await Client.connect(project) as client:
             await client.start("declined", {"card": CARD}, id=saga_id)
             assert (await finished(client, saga_id))["state"] == "COMPENSATED"
-            await until(lambda: _in_ledger(shop, saga_id))
+            await until(lambda: _generations_in_ledger(shop, saga_id) == 1)
+            _record_forget(shop, saga_id, at="2020-01-01T00:00:00Z")  # of an earlier saga of the id
+            await client.start("declined", {"card": CARD}, id=saga_id, again=True)
+            await until(lambda: _generations_in_ledger(shop, saga_id) == 2)
             settings = project.settings
             subject = await forgetting.find_subject(client.locator, settings, saga_id, delete_run=False)
 
@@ -164,7 +182,7 @@ async def test_one_that_was_interrupted_is_completed_by_the_next(
     assert "encrypted: unreadable as soon as the key" in stays["detail"]
     with _database(shop) as database:
         [(completed,)] = database.execute("select count(completed_at) from saga_audit").fetchall()
-    assert completed == 2
+    assert completed == 3
 
 
 async def test_a_refused_row_that_has_started_no_saga_is_deleted(project: Project, tmp_path: Path, shop: str) -> None:
@@ -180,8 +198,10 @@ async def test_a_refused_row_that_has_started_no_saga_is_deleted(project: Projec
 
         assert (done.returncode, statuses(done)) == (0, {"shop: rows of saga_enqueued": "deleted"}), done
         assert database.execute("select saga_id from saga_enqueued").fetchall() == [("waits-1",)]
-        recorded = "select count(*) from saga_audit where saga_id = 'refused-1' and completed_at is not null"
-        assert database.execute(recorded).fetchall() == [(1,)]
+        _record_forget(shop, "refused-2", at="2020-01-01T00:00:00Z")  # another database did not answer then
+        assert (done := forget(tmp_path, "refused-2")).returncode == 0, done
+        recorded = "select saga_id from saga_audit where completed_at is not null order by saga_id"
+        assert database.execute(recorded).fetchall() == [("refused-1",), ("refused-2",), ("refused-2",)]
     for saga_id in ("refused-1", "waits-1"):  # nothing is left; a row that may still start a saga stays
         assert (unknown := forget(tmp_path, saga_id)).returncode == 2, unknown
 

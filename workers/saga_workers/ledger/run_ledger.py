@@ -191,10 +191,10 @@ class RunLedger:
         with self._readable():
             return await self._sql.audit.read_accesses(self.engine, saga_id)
 
-    async def is_forgetting(self, saga_id: str) -> bool:
-        """True while the sensitive values of the saga are being forgotten."""
+    async def is_forgetting(self, saga_id: str, since: datetime | None = None) -> bool:
+        """True while the sensitive values of the saga are being forgotten. ``since``: when it was started."""
         with self._readable():
-            return await self._sql.audit.is_forgetting(self.engine, saga_id)
+            return await self._sql.audit.is_forgetting(self.engine, saga_id, since)
 
     async def was_forgotten(self, saga_id: str, since: datetime | None = None) -> bool:
         """True if the sensitive values of the saga were replaced everywhere before. ``since``: when it was started."""
@@ -330,7 +330,7 @@ class NoLedger(RunLedger):
     async def begun_forgetting(self, saga_id: str, since: datetime | None = None) -> AccessView | None:
         return None
 
-    async def is_forgetting(self, saga_id: str) -> bool:
+    async def is_forgetting(self, saga_id: str, since: datetime | None = None) -> bool:
         return False
 
     async def bulk_ids(self) -> builtins.list[str]:

@@ -18,9 +18,13 @@ _TIMEOUT = 60.0
 
 
 async def is_refused_start(locator: Locator, settings: Settings, saga_id: str) -> bool:
-    """True if nobody knows a saga of this id, and a refused or dropped row has it. Raises SagaError."""
+    """True if nobody knows a saga of this id, and a refused or dropped row has it, or a forget of such rows was
+    interrupted. Raises SagaError.
+    """
     if (await locator.locate(saga_id)).kind != "unknown":
         return False
+    if await locator.ledger.is_forgetting(saga_id):
+        return True
     return any([await _change(each, saga_id, delete=False) for each in settings.sql_connections()])
 
 

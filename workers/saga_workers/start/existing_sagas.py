@@ -23,7 +23,7 @@ from sagas.definition.model import Definition
 from sagas.errors import RefusedError
 from sagas.expressions.work_budget import TooComplex
 from sagas.protocol.payloads import input_digest
-from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN
+from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN, SagaView
 from sagas.text.shell import saga_command
 
 
@@ -161,17 +161,18 @@ class ExistingSagas:
             raise Unverified(saga_id)
         if view.state not in STARTED_AGAIN:
             return None
-        if await self._is_forgetting(saga_id):
+        if await self._is_forgetting(view):
             raise RefusedError(
                 f"the values of {saga_id} are being forgotten, with those that a new generation would store",
                 help=f"{saga_command('forget', saga_id, reason='…')}    completes it; then start the saga again",
             )
         return max([view.generation or 1, *(step.generation or 1 for step in view.steps)]) + 1
 
-    async def _is_forgetting(self, saga_id: str) -> bool:
-        """True if the ledger says that the values of the saga are being forgotten."""
+    async def _is_forgetting(self, view: SagaView) -> bool:
+        """True if the ledger says that the values of the saga are being forgotten, and not of an earlier generation."""
+        since = None if view.started_at is None else datetime.fromisoformat(view.started_at)
         with suppress(LedgerUnavailable):  # Temporal knows the saga, so it may be started without the ledger
-            return await self._ledger.is_forgetting(saga_id)
+            return await self._ledger.is_forgetting(view.id, since)
         return False
 
     def check_claim(self, claim: Claim, input: Any) -> None:
