@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -158,17 +159,27 @@ class SagaActivities:
                 f"activity {info.activity_type} is not an operation of a saga", type="NotFoundError"
             ) from None
         saga = invocation.saga or info.workflow_type or ""
-        admitted = await self._admit(invocation, saga, info)
-        if isinstance(admitted, Outcome):
-            return temporal_result(note_no_effect(admitted, info), invocation, attempt_number(info))
-        watched = ObservedAttempt(saga, invocation, invocation.earlier_attempts + attempt_number(info))
+        attempt = await attempt_context(saga, None, self._clock)
+        # Admission and its end ask the ledger, which may take longer than the heartbeat timeout.
+        with repeat_heartbeats(attempt) if invocation.beats else contextlib.nullcontext(attempt) as beaten:
+            admission = self._admit(invocation, saga, info)
+            admitted = await (uncancellable(admission, unless=must_end) if invocation.beats else admission)
+            if isinstance(admitted, Outcome):
+                return temporal_result(note_no_effect(admitted, info), invocation, attempt.number)
+            outcome = await self._perform_observed(invocation, beaten, info, admitted)
+        return temporal_result(outcome, invocation, attempt.number)
+
+    async def _perform_observed(
+        self, invocation: Invocation, attempt: AttemptContext, info: activity.Info, admitted: AdmittedAttempt
+    ) -> Outcome:
+        watched = ObservedAttempt(attempt.saga, invocation, invocation.earlier_attempts + attempt.number)
         with masking(invocation.sensitive_texts), contextlib.ExitStack() as watching:
             for watcher in self._observers:
                 watching.enter_context(watcher(watched))
-            attempt = with_masked_heartbeats(await attempt_context(watched.saga, watched.traceparent, self._clock))
-            ended = await self._perform_admitted(invocation, attempt, watched, admitted)
+            traced = replace(with_masked_heartbeats(attempt), traceparent=watched.traceparent)
+            ended = await self._perform_admitted(invocation, traced, watched, admitted)
             outcome = watched.outcome = mask_failure(note_no_effect(ended, info), texts_of_attempt())
-        return temporal_result(outcome, invocation, attempt.number)
+        return outcome
 
     async def _admit(self, invocation: Invocation, saga: str, info: activity.Info) -> AdmittedAttempt | Outcome:
         """The attempt if it may be made, else the outcome of one that is held back."""
@@ -192,12 +203,10 @@ class SagaActivities:
 
     async def _perform(self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt) -> Outcome:
         try:
-            if not invocation.beats:
-                work = self._attempt(invocation, attempt)
-                return await (uncancellable(work) if invocation.ignores_cancel else work)
-            with repeat_heartbeats(attempt) as beaten:
-                work = self._attempt(invocation, beaten)
+            work = self._attempt(invocation, attempt)
+            if invocation.beats:
                 return await uncancellable(work, unless=None if invocation.ignores_cancel else must_end)
+            return await (uncancellable(work) if invocation.ignores_cancel else work)
         except ActionNotRegistered as error:
             raise not_performed_error(str(error), attempt.number) from None
         except ReplyPending:
