@@ -21,6 +21,7 @@ from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.bulk.result_room import encode_bounded
 from saga_activities.circuit_breakers import FREE, AdmittedAttempt, CircuitBreakers
+from saga_activities.concurrency import uncancellable
 from saga_activities.conflict_retries import schedule_conflict
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
@@ -144,9 +145,12 @@ class BulkActivities:
             outcomes = await performer.perform(calls, attempt)
         except BaseException:
             if self._breakers is not None:
-                await self._breakers.interrupted(admitted, answered=False)
+                await uncancellable(self._breakers.interrupted(admitted, answered=False))
             raise
-        return outcomes if self._breakers is None else await self._breakers.chunk_ended(admitted, outcomes)
+        if self._breakers is None:
+            return outcomes
+        # Their effects are there: a cancel must not make their outcomes unknown.
+        return await uncancellable(self._breakers.chunk_ended(admitted, outcomes))
 
     async def _claim(self, request: Mapping[str, Any]) -> dict[str, Any]:
         at = claims.seconds_to_time(request["at"])

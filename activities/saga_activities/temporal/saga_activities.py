@@ -197,9 +197,10 @@ class SagaActivities:
             outcome = await self._perform(invocation, attempt, observed)
         except BaseException:
             if self._breakers is not None:
-                await self._breakers.interrupted(admitted, answered=observed.awaits_reply)
+                await uncancellable(self._breakers.interrupted(admitted, answered=observed.awaits_reply))
             raise
-        return outcome if self._breakers is None else await self._breakers.ended(admitted, outcome)
+        # Its effect may be there: a cancel must not make its outcome unknown.
+        return outcome if self._breakers is None else await uncancellable(self._breakers.ended(admitted, outcome))
 
     async def _perform(self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt) -> Outcome:
         try:

@@ -96,3 +96,17 @@ async def test_heartbeats_begin_before_the_attempt_is_admitted_and_last_until_it
     environment.on_heartbeat = beat
     async with asyncio.timeout(10):
         assert result_of(await perform(environment, breakers, beats=True)) == "booked"
+
+
+@pytest.mark.parametrize("beats", [True, False])
+async def test_a_cancel_while_an_attempt_is_counted_does_not_lose_its_outcome(*, beats: bool) -> None:
+    admits, ends = asyncio.Event(), asyncio.Event()
+    admits.set()
+    breakers = SlowBreakers(admits, ends)
+    environment = ActivityEnvironment()
+    performing = perform(environment, breakers, beats=beats)
+    await breakers.ending.wait()
+    environment.cancel()
+    await asyncio.sleep(0)
+    ends.set()
+    assert result_of(await performing) == "booked"
