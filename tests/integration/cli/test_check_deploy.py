@@ -17,6 +17,7 @@ from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.run_changes import reset_run
 from tests.helpers.waiting import until
 from tests.integration.cli.conftest import CommandLine, write_project
 
@@ -81,6 +82,21 @@ async def test_calls_and_histories(
     replays = {problem.saga: problem for problem in changed.problems if problem.kind == "replay"}
     assert set(replays) == {"ask", "trip"}
     assert "ondetermin" in replays["ask"].what
+
+
+async def test_a_run_of_a_temporal_reset_is_replayed(temporal: TemporalServer, tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", temporal)
+    async with running_worker(project) as client:
+        ask = await client.start("ask", {})
+        await until(lambda: _waits(client, ask.id))
+        await reset_run(client.temporal, ask.id)
+
+        async def is_replayed() -> bool:
+            checked = await check(client, Project(project.settings, Actions([])))
+            told = [(problem.what, problem.ids) for problem in checked.problems]
+            return checked.running == 1 and ("hold, compensate: there is no action unwork", [ask.id]) in told
+
+        await until(is_replayed)
 
 
 async def _waits(client: Client, id: str) -> bool:

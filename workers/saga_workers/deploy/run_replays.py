@@ -58,8 +58,9 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
         async for run in runs:
             events = [event async for event in readable_events(temporal, run)]
             if events and _is_of_the_engine(run, events[0], project):
-                replayed_runs[run.run_id] = run
-                yield WorkflowHistory(run.id, events)
+                history = WorkflowHistory(run.id, events)
+                replayed_runs[history.run_id] = run  # of a run after a reset that is the id of the run before it
+                yield history
 
     instances: dict[str, Any] = {}
     replayer = Replayer(
@@ -76,7 +77,7 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
     async with replayer.workflow_replay_iterator(histories()) as results:
         async for result in results:
             run = replayed_runs.pop(result.history.run_id)
-            instance = instances.pop(run.run_id, None)
+            instance = instances.pop(result.history.run_id, None)
             calls = instance.remaining_calls() if isinstance(instance, SagaWorkflow) else ()
             yield Replayed(run, result.replay_failure, calls)
 
