@@ -28,6 +28,11 @@ def exist(run: SagaRun, id: str) -> bool:
         return False
     if _recorded_items(run, id) or (step.pivot and run.earlier.pivot_in_place):
         return True
+    return are_in_state(run, id)
+
+
+def are_in_state(run: SagaRun, id: str) -> bool:
+    """True if the state of an earlier run tells of effects of the step, or of calls whose outcome is unknown."""
     record = left_record(run, id)
     return record is not None and any(_is_in_place(entry) for entry in record.entries)
 

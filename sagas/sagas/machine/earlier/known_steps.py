@@ -7,11 +7,11 @@ to no view.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sagas.definition.model import has_effect, is_nested
+from sagas.definition.model import has_effect
 from sagas.machine.earlier.doubts import doubt
 from sagas.machine.entry_ends import leave_to_rollback
 from sagas.machine.expressions.context import publish_result
@@ -32,6 +32,14 @@ def take_over(run: SagaRun) -> None:
     run.earlier.records = {}
     run.earlier.residue = []
     run.earlier.decisions = {}
+
+
+def take_over_steps(run: SagaRun, ids: Collection[str]) -> None:
+    """Take over those of these steps that this run has not begun: an undecided pivot ahead of it needs them."""
+    for id in run.earlier.records:
+        here = run.steps.get(id)
+        if id in ids and here is not None and not here.settled and run.begun_entries(id) == 0:
+            _take_over(run, restore_record(StepRecord, run.earlier.records[id]))
 
 
 def _is_begun_here(run: SagaRun, id: str) -> bool:
@@ -86,8 +94,8 @@ def correct_result(run: SagaRun, entry: Entry) -> None:
 class LeftState:
     """The progress of a run before a reset, from the snapshot of its machine.
 
-    ``records`` are the steps that it has begun, and ``children`` their nested sagas. A pivot that has not ended is none
-    of them: a rollback cannot wait for it. ``decisions``: see :class:`sagas.machine.earlier_runs.EarlierRuns`.
+    ``records`` are the steps that it has begun, and ``children`` their nested sagas. ``decisions``: see
+    :class:`sagas.machine.earlier_runs.EarlierRuns`.
     """
 
     records: dict[str, Any]
@@ -118,7 +126,7 @@ class LeftState:
         left = {
             id: pack_record(record)
             for id, record in run.steps.items()
-            if record.items == [] or any(_is_left(run, entry) for entry in record.entries)
+            if record.items == [] or any(entry.state != "PENDING" for entry in record.entries)
         }
         return LeftState(
             left,
@@ -159,11 +167,6 @@ def joined_records(states: Sequence[LeftState]) -> dict[str, Any]:
             if len(record.entries) < len(older.entries):
                 _join(record, older, len(record.entries))
     return {id: pack_record(record) for id, record in records.items()}
-
-
-def _is_left(run: SagaRun, entry: Entry) -> bool:
-    step = run.step(entry)
-    return entry.state != "PENDING" and (entry.outcome == "done" or not (step.pivot and is_nested(step)))
 
 
 def _end_calls(run: SagaRun, entry: Entry) -> None:

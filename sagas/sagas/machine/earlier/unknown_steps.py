@@ -3,7 +3,8 @@
 Each of them is looked up before a rollback undoes anything, as one whose outcome is unknown: its guard tells, or a
 probe, or the run of its nested saga, and what none of them knows is undone by its key. The pivot comes first, with what
 it needs: if it is done, nothing is undone (rule 5), and the run goes on until it comes to it. If no state was lost, a
-step is only looked up if it has an open effect in a guard all the same.
+pivot is only looked up if its call was in flight or its outcome unknown, and another step if it has an open effect in a
+guard all the same.
 
 The steps are looked up in the order of the graph, so that the results of earlier ones are there for the expressions of
 later ones, and so that nothing is asked about a step that needs one which certainly never happened.
@@ -15,8 +16,9 @@ from collections.abc import Collection
 
 from sagas.definition.model import StepDefinition, has_effect, is_nested
 from sagas.expressions import compile_expression
+from sagas.machine.earlier import known_steps
 from sagas.machine.earlier.doubts import doubt
-from sagas.machine.earlier.effects import item_numbers, recorded_entries
+from sagas.machine.earlier.effects import are_in_state, item_numbers, left_record, recorded_entries
 from sagas.machine.earlier.resets import park_instead
 from sagas.machine.entry_ends import leave_to_rollback, register_operations
 from sagas.machine.expressions import expression_fields
@@ -28,30 +30,41 @@ from sagas.machine.state import Entry, SagaRun, StepRecord
 
 def must_find_pivot(run: SagaRun) -> bool:
     """True while a rollback has to wait, because the pivot may be done and this run has not come to it."""
-    pivot = run.plan.pivot
-    if not run.earlier.state_is_lost or run.phase != "forward" or pivot is None or _has_begun(run, pivot):
+    pivot = _pivot_ahead(run)
+    if pivot is None:
         return False
-    return _may_have_run(run, pivot, _never_reached(run))
+    return are_in_state(run, pivot.id) or _may_have_run(run, pivot, _never_reached(run))
 
 
 def is_seeking(run: SagaRun) -> bool:
     """True between the cause of a rollback and what has become of a pivot ahead of this run."""
+    return run.pending_cause is not None and _pivot_ahead(run) is not None
+
+
+def _pivot_ahead(run: SagaRun) -> StepDefinition | None:
+    """The pivot, if an earlier run may have begun it, and this one has not."""
     pivot = run.plan.pivot
-    if not run.earlier.state_is_lost or run.pending_cause is None or pivot is None or run.phase != "forward":
-        return False
-    return not _has_begun(run, pivot)
+    if run.phase != "forward" or pivot is None or _has_begun(run, pivot):
+        return None
+    return pivot if run.earlier.state_is_lost or are_in_state(run, pivot.id) else None
 
 
 def seek_pivot(run: SagaRun) -> bool:
     """Look up the next steps that the pivot needs, and at last the pivot. False if an earlier run never came to it."""
     pivot = run.plan.pivot
     assert pivot is not None
-    if _look_up_next(run, _needed_by(run, pivot)):
+    needed = _needed_by(run, pivot)
+    if not run.earlier.state_is_lost:
+        known_steps.take_over_steps(run, needed)
+    if _look_up_next(run, needed):
         return True
     if not must_find_pivot(run):
         return False
+    left = left_record(run, pivot.id)
     _begin(run, run.steps[pivot.id], 1)
     [entry] = run.steps[pivot.id].entries
+    if left is not None and left.entries:
+        entry.arguments, entry.override = left.entries[0].arguments, left.entries[0].override
     run.steps[pivot.id].running = 1
     run.post(LookUpEffect(entry, "pivot"))
     return True
@@ -98,7 +111,7 @@ def pivot_is_done(run: SagaRun) -> None:
             park_instead(run, entry)
     run.pending_entries = []
     for record in list(run.steps.values()):
-        if record.entries and all(entry.ahead for entry in record.entries):
+        if record.entries and all(entry.ahead or entry.taken_over for entry in record.entries):
             run.steps_open += record.settled
             run.step_values.pop(record.id, None)
             run.steps[record.id] = StepRecord(record.id, needs_open=record.needs_open, generation=record.generation)

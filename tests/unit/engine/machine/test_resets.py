@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from sagas.definition.model import Locks, Savepoint
+from sagas.definition.model import Locks, Savepoint, StepDefinition
 from sagas.machine.earlier.known_steps import LeftState
 from sagas.protocol.messages import CancelRequested, RunWasReset
 from sagas.protocol.outcomes import Outcome
@@ -207,3 +209,64 @@ def test_a_run_whose_earlier_one_went_backward_goes_backward() -> None:
     reset_from(driver, earlier).end("first").run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["pay", "first"])
     assert driver.call("pay~undo").earlier_attempts == 1
+
+
+def cancelled_before_pivot(pivot: StepDefinition, answers: dict[str, Any], *, restore: bool = False) -> MachineDriver:
+    """A run after a reset that is cancelled in its first step, while the pivot of the run before is in flight."""
+    definition = saga(step("first", on=None), step("hold"), pivot, step("last", kind="retriable"))
+    earlier = MachineDriver(definition, hold=["pay"]).start()
+    assert list(earlier.flights) == ["pay"]
+    driver = MachineDriver(definition, answers=answers, hold=["first"], restore=restore).start()
+    reset_from(driver, earlier)
+    assert driver.machine.cancel_response() == "recorded"
+    return driver.cancel()
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_guarded_pivot_in_flight_in_the_run_before_is_sealed_before_the_rollback(restore: bool) -> None:
+    driver = cancelled_before_pivot(step("pay", kind="pivot"), {}, restore=restore).end("first").run()
+    assert (driver.state, driver.log) == ("COMPENSATED", ["first", "pay~seal", "hold~undo", "first~undo"])
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_guarded_pivot_that_the_run_before_has_made_forbids_the_rollback(restore: bool) -> None:
+    driver = cancelled_before_pivot(step("pay", kind="pivot"), {"pay~seal": "done"}, restore=restore)
+    driver.end("first").run()
+    assert (driver.state, driver.undone) == ("COMPLETED", [])
+    assert driver.log == ["first", "pay~seal", "hold", "pay", "last"]
+
+
+def test_an_unguarded_pivot_in_flight_in_the_run_before_parks() -> None:
+    driver = cancelled_before_pivot(step("pay", kind="pivot", on=None), {}).end("first").run()
+    assert (driver.state, driver.undone, driver.row("pay")["outcome"]) == ("PARKED", [], "unknown")
+    driver.decide("pay", "compensate", evidence="the bank has none").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["hold", "first"])
+
+
+def test_a_pivot_that_the_run_before_has_made_is_probed_with_its_arguments() -> None:
+    made = op("act.pay", {"of": "${{ steps.hold.result.number }}"})
+    pivot = step("pay", kind="pivot", do=made, on=None, probe=probe(seals=True))
+    answers = {"hold": Outcome.done({"number": 7}), "pay~probe": "found"}
+    definition = saga(step("first", on=None), step("hold"), pivot)
+    earlier = MachineDriver(definition, answers=answers, hold=["pay"]).start()
+    driver = MachineDriver(definition, answers=answers, hold=["first"]).start()
+    reset_from(driver, earlier).cancel().end("first").run()
+    assert (driver.state, driver.undone) == ("COMPLETED", [])
+    assert driver.log == ["first", "pay~probe", "hold", "pay"]
+
+
+@pytest.mark.parametrize(("end", "state"), [("COMPENSATED", "COMPENSATED"), ("COMPLETED", "COMPLETED")])
+def test_a_nested_pivot_of_the_run_before_decides(end: str, state: str) -> None:
+    nested = step("pay", kind="pivot", on=None, do=op("saga", {"name": "child", "input": {}}))
+    driver = cancelled_before_pivot(nested, {"pay~earlier": (end, None)}).end("first").run()
+    assert (driver.state, driver.undone) == (state, [] if state == "COMPLETED" else ["hold", "first"])
+
+
+def test_a_pivot_that_the_run_before_has_left_out_is_not_sought() -> None:
+    definition = saga(step("first", on=None), step("pay", kind="pivot", if_="1 == 2"), step("last", kind="retriable"))
+    earlier = MachineDriver(definition, hold=["last"]).start()
+    driver = MachineDriver(definition, hold=["first"]).start()
+    left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
+    driver.feed(RunWasReset(driver.now, left.generations, "before", left.records, left.children))
+    driver.cancel().end("first").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["first"])
