@@ -29,7 +29,7 @@ from sagas.machine.internal_events import (
 )
 from sagas.machine.state import Entry, Flight, LookupPurpose, SagaRun
 from sagas.machine.undo import given_up_pivot, rollback
-from sagas.protocol.outcomes import Failure, Outcome, is_held
+from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.saga_view import EntryOperation
 
 _DENIED: tuple[LookupPurpose, ...] = ("compensate", "given_up")
@@ -97,7 +97,9 @@ def probe_ended(run: SagaRun, entry: Entry, outcome: Outcome, flight: Flight) ->
     # An operator has decided in the meantime: only a `done` of the probe overrides that decision.
     decided = purpose in _DENIED or (entry.decision is not None and purpose in ("retry", "end", "pivot"))
     if outcome.kind != "done":
-        if is_held(outcome) or not outcome.charged:
+        if entry.decision is not None and decided:
+            run.post(EffectLookedUp(entry, purpose, "unknown"))
+        elif not outcome.counted or not outcome.charged:
             entry.probe_rounds -= 1
             wait = retries.longest_interval(step.do.retry, outcome)
             _schedule_lookup(run, entry, purpose, wait, background=flight.background)

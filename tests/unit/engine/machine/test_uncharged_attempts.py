@@ -86,3 +86,15 @@ def test_it_survives_serialization() -> None:
         assert outcome.failure is not None
         decoded = decode_failure(outcome.failure.type, outcome.failure.message, encode_failure(outcome, 1))
         assert not decoded.charged
+
+
+def test_a_decision_does_not_wait_for_a_breaker_that_holds_the_probe() -> None:
+    pivot = step("pay", kind="pivot", do=op("act.pay", {}, retry=Retry(max_attempts=1)), on=None, probe=probe("look"))
+    driver = MachineDriver(saga(step("a"), pivot), answers={"pay": "unknown", "pay~probe": "unsure"}).run(until=0.0)
+    driver.hold.add("pay~probe")
+    driver.run(until=600.0)
+    assert (driver.state, "pay~probe" in driver.flights) == ("PARKED", True)
+    driver.answers["pay"] = "done"
+    driver.decide("pay", "retry")
+    fail(driver, "pay~probe")
+    assert (driver.state, driver.log[-1]) == ("COMPLETED", "pay")

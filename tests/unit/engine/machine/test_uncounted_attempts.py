@@ -12,7 +12,7 @@ from sagas.definition.model import Retry
 from sagas.protocol.messages import CallEnded
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import decode_failure, encode_failure
-from tests.unit.engine.machine.driver import START, MachineDriver, op, saga, step
+from tests.unit.engine.machine.driver import START, MachineDriver, op, probe, saga, step
 
 
 def unavailable(attempt: int = 1) -> Outcome:
@@ -124,3 +124,16 @@ def test_an_action_that_no_foreign_worker_knows_yet_is_waited_for() -> None:
         driver.feed(CallEnded("b", unknown, driver.now, 0)).fire("b~retry")
     driver.end("b", ("done", 1))
     assert driver.state == "COMPLETED"
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_an_uncounted_probe_is_made_again(restore: bool) -> None:
+    do = op("act.b", {}, retry=Retry(max_attempts=1))
+    probed = step("b", do=do, on=None, probe=probe("look"), settle=0.0)
+    driver = MachineDriver(saga(step("a"), probed), answers={"b": "unknown"}, hold=["b~probe"], restore=restore).start()
+    for _ in range(20):
+        lose(driver, "b~probe", attempt=2)
+        assert (driver.state, driver.undone) == ("RUNNING", [])
+        driver.fire("b~ask")
+    driver.end("b~probe", "found")
+    assert (driver.state, driver.undone) == ("COMPLETED", [])
