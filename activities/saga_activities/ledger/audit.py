@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.ledger.tables import audit_table
+from saga_activities.ledger.rows import among
+from saga_activities.ledger.tables import audit_table, run_table
 from sagas.definition.times import format_timestamp
 from sagas.protocol.saga_view import Access, AccessView
 
 _AUDIT = audit_table.c
+_RUN = run_table.c
 _SHOWN = 100
 _IDS_AT_ONCE = 500
 
@@ -95,6 +97,15 @@ async def is_forgetting(engine: AsyncEngine, saga_id: str, since: datetime | Non
         query = query.where(_AUDIT.at >= since)
     async with engine.connect() as connection:
         return (await connection.execute(query.limit(1))).first() is not None
+
+
+async def list_forgetting(engine: AsyncEngine, saga_ids: Sequence[str]) -> list[str]:
+    """The ids among these of which the newest saga in the ledger has its values being forgotten."""
+    began = sa.select(sa.func.max(_RUN.started_at)).where(_RUN.saga_id == _AUDIT.saga_id).scalar_subquery()
+    async with engine.connect() as connection:
+        of_these = among(connection, _AUDIT.saga_id, saga_ids)
+        query = sa.select(_AUDIT.saga_id).where(of_these, _AUDIT.what == "forget", _AUDIT.completed_at.is_(None))
+        return list((await connection.execute(query.where(_AUDIT.at >= began).distinct())).scalars())
 
 
 async def was_forgotten(engine: AsyncEngine, saga_id: str, since: datetime | None) -> bool:

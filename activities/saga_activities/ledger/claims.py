@@ -19,6 +19,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.database_clock import database_datetime
+from saga_activities.ledger.audit import list_forgetting
 from saga_activities.ledger.records import (
     Claim,
     ClaimResult,
@@ -51,7 +52,8 @@ async def claim(
 ) -> ClaimResult:
     """Claim the ids that are free, and tell about the others. Repeating it for the same bulk workflow changes nothing.
 
-    ``again``: also those of sagas that were undone. ``definition`` is kept for the machines that are recorded later.
+    ``again``: also those of sagas that were undone, unless their values are being forgotten. ``definition`` is kept for
+    the machines that are recorded later.
     """
     result = ClaimResult()
     if definition is not None:
@@ -70,10 +72,24 @@ async def claim(
             refused = [id for id, run in earlier.items() if not (again and run.state in STARTED_AGAIN)]
             if refused:
                 await connection.execute(sa.delete(claim_table).where(among(connection, _CLAIM.saga_id, refused)))
+        refused += await _release_forgotten(engine, [id for id in earlier if id not in refused], bulk_id)
         result.taken |= {id: claim for id, claim in held.items() if claim.bulk_id != bulk_id}
         result.ended |= {id: earlier[id] for id in refused}
         result.earlier |= {id: run for id, run in earlier.items() if id not in refused}
     return result
+
+
+async def _release_forgotten(engine: AsyncEngine, saga_ids: Sequence[str], bulk_id: str | None) -> list[str]:
+    """Delete the claims of those of these sagas whose values are being forgotten; their ids.
+
+    Called after the claims are committed: a forget looks for claims after its record, so one of the two refuses.
+    """
+    forgetting = await list_forgetting(engine, saga_ids) if saga_ids else []
+    if forgetting:
+        async with _transaction(engine) as connection:
+            ours = sa.and_(among(connection, _CLAIM.saga_id, forgetting), _CLAIM.bulk_id == bulk_id)
+            await connection.execute(sa.delete(claim_table).where(ours))
+    return forgetting
 
 
 async def claim_single(engine: AsyncEngine, new: NewClaim, *, saga: str) -> SingleClaim:

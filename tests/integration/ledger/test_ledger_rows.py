@@ -16,7 +16,7 @@ from saga_activities.guard.schema import NewerTables, create_tables
 from saga_activities.guard.stored_values import StoredValues, options_of
 from saga_activities.ledger import claims
 from saga_activities.ledger.partitions import existing_months
-from saga_activities.ledger.records import RunFilter, RunRecord
+from saga_activities.ledger.records import NewClaim, RunFilter, RunRecord
 from saga_activities.ledger.retention import maintain
 from saga_activities.ledger.rows import make_record
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
@@ -208,6 +208,19 @@ async def test_definitions_that_no_saga_needs_are_deleted(ledger: RunLedger) -> 
     await claims.claim(ledger.engine, [], saga="s", bulk_id="bulk~2", at=NOW, definition={"digest": "again"})
     before = 3
     assert await purge(timedelta(0)) == {"fresh", "again"}, "the row is gone; both were used within a day"
+
+
+async def test_no_bulk_workflow_claims_a_saga_whose_values_are_forgotten(ledger: RunLedger) -> None:
+    await ledger.write([record("undone", "COMPENSATED"), record("forgotten", "COMPENSATED")])
+    await ledger.begin_forgetting(["undone"], who="ada", reason=None, at=NOW - timedelta(days=1))  # an earlier saga
+    await ledger.begin_forgetting(["forgotten"], who="ada", reason=None, at=NOW + timedelta(days=1))
+    new = [NewClaim(id, "digest") for id in ("undone", "forgotten", "new")]
+    result = await claims.claim(ledger.engine, new, saga="checkout", bulk_id="bulk~1", at=NOW, again=True)
+    assert (set(result.earlier), set(result.ended), result.taken) == ({"undone"}, {"forgotten"}, {})
+    assert set(await ledger.claims(["undone", "forgotten", "new"])) == {"undone", "new"}
+    await ledger.complete_forgetting(["forgotten"])
+    result = await claims.claim(ledger.engine, new, saga="checkout", bulk_id="bulk~1", at=NOW, again=True)
+    assert set(result.earlier) == {"undone", "forgotten"}
 
 
 async def test_a_month_that_is_over_is_dropped_as_a_partition(ledger: RunLedger) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import json
 import shlex
 import uuid
+from datetime import timedelta
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
+from saga_activities.ledger.records import NewClaim
 from saga_workers.client import Client
 from saga_workers.privacy import forgetting
 from saga_workers.privacy.database_rows import forget_in_database
@@ -162,6 +164,14 @@ async def test_one_that_was_interrupted_is_completed_by_the_next(
             await until(lambda: _generations_in_ledger(shop, saga_id) == 2)
             settings = project.settings
             subject = await forgetting.find_subject(client.locator, settings, saga_id, delete_run=False)
+
+            ledger = client.locator.ledger
+            claim = await ledger.claim_single(NewClaim(saga_id, "digest"), "declined")
+            assert claim.made_at is not None
+            with pytest.raises(RefusedError, match="is being started again"):
+                await forgetting.forget(client.locator, settings, subject, who="ada", reason="asked", delete_run=False)
+            assert not await ledger.is_forgetting(saga_id, claim.made_at - timedelta(hours=1))
+            await ledger.release_single(saga_id, claim.made_at)
 
             async def killed(*_: Any) -> Any:
                 raise KeyboardInterrupt

@@ -5,6 +5,7 @@ state is deleted after all else was replaced, and the runs last.
 
 It excludes an undo, and any other run of the saga: it looks for an open one after its own record, and a run, which is
 open from its start, looks for the record before its first effect. So at least one of the two refuses itself.
+A start of the next generation is excluded in the same way, by the claim of its id.
 """
 
 from __future__ import annotations
@@ -157,6 +158,7 @@ async def forget(
     records = await ledger.begin_forgetting(subject.saga_ids, who=who, reason=reason, at=at)
     try:
         await _require_no_run(locator, subject.saga_ids)
+        await _require_no_start(locator, subject)
         subject = await find_subject(locator, settings, subject.view.id, delete_run=delete_run)
     except Exception:
         await ledger.withdraw_forgetting(records)
@@ -181,6 +183,21 @@ def _record_time(view: SagaView) -> datetime:
     """The present, but not before the end of the saga: the clock of this machine may be late."""
     now = datetime.now(UTC)
     return now if view.ended_at is None else max(now, datetime.fromisoformat(view.ended_at))
+
+
+async def _require_no_start(locator: Locator, subject: Subject) -> None:
+    """Raise RefusedError if the id was claimed after the end of the saga: for a start that Temporal may not have yet.
+
+    A start looks for the record of the forget after its claim.
+    """
+    ended_at = _time_of(subject.view.ended_at)
+    for saga_id, claim in (await locator.ledger.claims(subject.saga_ids)).items():
+        if ended_at is None or claim.claimed_at > ended_at:
+            raise RefusedError(
+                f"{saga_id} is being started again, and would lose the values of that start: repeat the command when"
+                " it has ended",
+                help=saga_command("show", saga_id),
+            )
 
 
 async def _require_no_run(locator: Locator, saga_ids: Sequence[str]) -> None:
