@@ -62,6 +62,8 @@ def forget(run: SagaRun, step: str) -> None:
     for id in [id for id in run.earlier.open_effects if id.partition("#")[0] == step]:
         del run.earlier.open_effects[id]
     run.earlier.decisions.pop(step, None)
+    if step in run.earlier.asked:
+        run.earlier.asked.remove(step)
 
 
 def item_numbers(entries: Iterable[str], id: str) -> list[int]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sagas.definition.model import Definition
+from sagas.definition.model import Definition, Savepoint
 from sagas.machine.earlier.known_steps import LeftState
 from sagas.protocol.messages import RunWasReset, UndoSaga
 from sagas.protocol.outcomes import Outcome
@@ -344,3 +344,28 @@ def test_an_open_effect_of_a_step_that_was_left_out_before_the_reset_is_undone()
     driver.feed(RunWasReset(driver.now, {}, "before", in_guards={"b": 1})).end("c").run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "b", "a"])
     assert "an earlier run of the saga has done b, which this one has left out" in driver.story["reason"]["message"]
+
+
+LOOK, IF_ON, IF_OFF = (
+    step("look", kind="read", on=None),
+    step("b", if_="steps.look.result.on"),
+    step("c", if_="!steps.look.result.on"),
+)
+ON, OFF = Outcome.done({"on": True}), Outcome.done({"on": False})
+
+
+def asked_about_c(definition: Definition, answers: dict[str, object]) -> MachineDriver:
+    """A run that parks at `c`, because the guard tells that the deleted run had done the other branch, `b`."""
+    driver = MachineDriver(definition, answers=answers, repeats=True)
+    driver.feed(RunWasReset(driver.now, {"b": 1}, "before", in_guards={"b": 1}, state_is_lost=True)).run()
+    [parked] = driver.story["parked"]
+    assert (parked["step"], "nobody knows whether" in parked["why"]) == ("c", True)
+    return driver
+
+
+def test_a_decision_about_a_doubtful_step_does_not_outlast_a_repeat_from_a_savepoint() -> None:
+    definition = saga(step("a", savepoint=Savepoint(2)), LOOK, IF_ON, IF_OFF, step("d"))
+    driver = asked_about_c(definition, {"look": [OFF, ON], "d": ["rejected", "done"]})
+    driver.decide("c", "skip").run()
+    assert (driver.state, driver.row("d")["generation"]) == ("COMPLETED", 2)
+    assert (driver.states()["b"], driver.states()["c"]) == ("DONE", "SKIPPED")
