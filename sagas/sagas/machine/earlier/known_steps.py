@@ -120,6 +120,8 @@ class LeftState:
         for entry in entries:
             generations[entry.id] = max(entry.generation, generations.get(entry.id, 1))
             _end_calls(run, entry)
+            if not goes_backward and _was_not_called(run, entry):
+                entry.state = "PENDING"
         decisions = _decisions(run)
         for id, record in run.steps.items():
             del record.entries[run.begun_entries(id) :]
@@ -167,6 +169,11 @@ def joined_records(states: Sequence[LeftState]) -> dict[str, Any]:
             if len(record.entries) < len(older.entries):
                 _join(record, older, len(record.entries))
     return {id: pack_record(record) for id, record in records.items()}
+
+
+def _was_not_called(run: SagaRun, entry: Entry) -> bool:
+    """True for a step about which an operator was asked, and has not decided: the next run asks again."""
+    return entry.step in run.earlier.asked and entry.started_at is None and entry.state == "UNKNOWN"
 
 
 def _end_calls(run: SagaRun, entry: Entry) -> None:

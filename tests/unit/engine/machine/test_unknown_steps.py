@@ -369,3 +369,26 @@ def test_a_decision_about_a_doubtful_step_does_not_outlast_a_repeat_from_a_savep
     driver.decide("c", "skip").run()
     assert (driver.state, driver.row("d")["generation"]) == ("COMPLETED", 2)
     assert (driver.states()["b"], driver.states()["c"]) == ("DONE", "SKIPPED")
+
+
+@pytest.mark.parametrize("decision", [None, "skip", "retry"])
+def test_a_doubtful_step_is_doubtful_in_the_next_run_unless_it_was_decided(decision: str | None) -> None:
+    definition = saga(step("a"), LOOK, IF_ON, IF_OFF, WAIT)
+    earlier = asked_about_c(definition, {"look": OFF})
+    if decision is not None:
+        earlier.decide("c", decision).run(until=0.0)
+    left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
+    driver = MachineDriver(definition, answers={"look": OFF}, repeats=True)
+    event = RunWasReset(
+        driver.now,
+        left.generations,
+        "before",
+        left.records,
+        left.children,
+        decisions=left.decisions,
+        in_guards={"b": 1} if decision != "retry" else {"b": 1, "c": 1},
+        state_is_lost=False,
+    )
+    driver.feed(event).signal("go").run(until=0.0)
+    states = {None: ("PARKED", "PARKED"), "skip": ("COMPLETED", "SKIPPED"), "retry": ("COMPLETED", "DONE")}
+    assert (driver.state, driver.states()["c"]) == states[decision]
