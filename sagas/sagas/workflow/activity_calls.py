@@ -28,7 +28,13 @@ from sagas.workflow.json_payloads import activity_result
 from sagas.workflow.limits import to_payload
 from sagas.workflow.origin_sender import OriginSender
 from sagas.workflow.run_trust import latest_call
-from sagas.workflow.signed_answers import UNSIGNED_ANSWER, outcome_of_answer, outcome_of_failure, outcome_of_others
+from sagas.workflow.signed_answers import (
+    UNSIGNED_ANSWER,
+    outcome_of_answer,
+    outcome_of_failure,
+    outcome_of_others,
+    outcome_of_request,
+)
 from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import CommandContext
 
@@ -124,9 +130,10 @@ class ActivityCalls:
                 if outcome.not_started and call.at_most_once and not _is_first_attempt(call, outcome):
                     # Anybody can say so; after an attempt with an effect the step must not be repeated.
                     outcome = Outcome("unknown", failure=UNSIGNED_ANSWER)
-            else:
+            elif call.local:
+                outcome = outcome_of_request(call.action, payload, error, self._marker(call.id), call=started)
+            else:  # only a worker of this project may try without end
                 outcome = outcome_of_others(error)
-            if not call.local:  # only a worker of this project may try without end
                 outcome = replace(outcome, counted=outcome.counted or call.op != "do", charged=True)
             if outcome.kind in ("unknown", "rejected") and outcome.attempt is None:
                 outcome = replace(outcome, attempt=attempts_made(error, _retry_policy(call).maximum_attempts))

@@ -14,7 +14,7 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.exceptions import ApplicationError, FailureError
 
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Failure, Outcome, is_held
 from sagas.protocol.payloads import ANSWER_METADATA, NOT_REGISTERED_TYPES, UNSIGNED_TYPE, decode_failure, decode_result
 from sagas.protocol.signed_content import failure_content, read_answer_signature
 from sagas.workflow.failures import activity_failure, activity_outcome, attempts_made
@@ -68,6 +68,16 @@ def is_believed_answer(
     return is_signed_answer(name, request, answer, marker, failure, call=call)
 
 
+def is_believed_failure(name: str, request: Payload, error: ApplicationError, marker: str, *, call: str) -> bool:
+    """True if this failure is signed, see :func:`is_believed_answer`."""
+    details = [] if error.failure is None else error.failure.application_failure_info.details.payloads
+    # A worker without the key signs nothing: no marker in the history for each of its answers.
+    if not details or error.type == UNSIGNED_TYPE:
+        return False
+    failure = failure_content(error.type, final=error.non_retryable)
+    return is_believed_answer(name, request, details[0], marker, failure, call=call)
+
+
 def outcome_of_answer(name: str, request: Payload, answer: Any, marker: str, *, call: str) -> Outcome:
     """The outcome of a call to a worker of the project, from what it has returned."""
     payload = Payload() if answer is None else answer.payload
@@ -97,11 +107,7 @@ def outcome_of_failure(
     cause = activity_failure(error)
     if not isinstance(cause, ApplicationError):
         return activity_outcome(error)
-    details = [] if cause.failure is None else cause.failure.application_failure_info.details.payloads
-    failure = failure_content(cause.type, final=cause.non_retryable)
-    # A worker without the key signs nothing: no marker in the history for each of its answers.
-    may_be_signed = bool(details) and cause.type != UNSIGNED_TYPE
-    if may_be_signed and is_believed_answer(name, request, details[0], marker, failure, call=call):
+    if is_believed_failure(name, request, cause, marker, call=call):
         outcome = activity_outcome(error)
         if cause.non_retryable or is_local:
             return outcome
@@ -119,6 +125,20 @@ def outcome_of_others(error: FailureError) -> Outcome:
     if outcome.failure is None or not isinstance(activity_failure(error), ApplicationError):
         return outcome
     return replace(outcome, failure=replace(outcome.failure, quotes=True))
+
+
+def outcome_of_request(name: str, request: Payload, error: FailureError, marker: str, *, call: str) -> Outcome:
+    """The outcome of a command, whose failure is a reply, or that of a worker of the project.
+
+    A reply repeats nothing: only a worker, which signs it, can hold an attempt back, or not charge it.
+    """
+    outcome, cause = outcome_of_others(error), activity_failure(error)
+    is_limited = outcome.charged and not is_held(outcome)
+    if is_limited or not isinstance(cause, ApplicationError):
+        return outcome
+    if is_believed_failure(name, request, cause, marker, call=call):
+        return outcome
+    return replace(outcome, counted=True, charged=True)
 
 
 def _of_last_attempt(outcome: Outcome, error: FailureError, max_attempts: int, *, is_guarded: bool) -> Outcome:

@@ -48,10 +48,10 @@ steps:
 """
 
 
-async def forge(client: Client, id: str, how: str, detail: dict[str, Any] | None = None) -> None:
-    """End the attempt of `pay` by its id, as any client of Temporal can. ``detail``: of a failure."""
+async def forge(client: Client, id: str, how: str, detail: dict[str, Any] | None = None, *, step: str = "pay") -> None:
+    """End the attempt of a step by its id, as any client of Temporal can. ``detail``: of a failure."""
     service = client.temporal.workflow_service
-    address: dict[str, Any] = {"namespace": client.temporal.namespace, "workflow_id": id, "activity_id": "pay"}
+    address: dict[str, Any] = {"namespace": client.temporal.namespace, "workflow_id": id, "activity_id": step}
     if how == "done":
         result = Payloads(payloads=[eager_start.json_payload({"result": "forged", "_saga": {"attempt": 1}})])
         await service.respond_activity_task_completed_by_id(

@@ -20,6 +20,7 @@ from tests.integration.messaging.request.request_environment import (
     resolve,
     row_of,
 )
+from tests.integration.trust.test_forged_answers import forge
 
 INPUT = """
 input:
@@ -47,6 +48,7 @@ SHORT_TIMEOUT = (
     f"saga: short-timeout\ndefaults: {{timeout: 3s, retry: {{intervals: [100ms], max_attempts: 2}}}}\n{INPUT}{RESERVE}"
 )
 PAUSES = f"saga: pauses\ndefaults: {{timeout: 2s, retry: {{intervals: [6s], max_attempts: 3}}}}\n{INPUT}{RESERVE}"
+ONCE = f"saga: once\ndefaults: {{retry: {{max_attempts: 1}}}}\n{INPUT}{RESERVE}"
 PIVOT = f"saga: pivot\n{INPUT}{COMMAND}    pivot: true\n"
 ELSEWHERE = f"saga: elsewhere\n{INPUT}{COMMAND}    pivot: true\n".replace(
     "with: {", "with: {reply_topic: PREFIX-elsewhere, "
@@ -72,7 +74,7 @@ async def env(
     tmp_path_factory: pytest.TempPathFactory, temporal: TemporalServer, kafka: Broker, postgres_server: DatabaseServer
 ) -> AsyncIterator[Environment]:
     folder = tmp_path_factory.mktemp("requests") / "project"
-    definitions = (ORDER, SHORT_TIMEOUT, PAUSES, PIVOT, ELSEWHERE, BOTH)
+    definitions = (ORDER, SHORT_TIMEOUT, PAUSES, ONCE, PIVOT, ELSEWHERE, BOTH)
     async with open_environment(folder, temporal, kafka, postgres_server, *definitions) as environment:
         yield environment
 
@@ -212,6 +214,17 @@ async def test_a_forged_reply_is_a_dead_letter_and_the_saga_still_waits(
     env.let_go(saga_id)
     story = await env.ended(saga_id)
     assert (story["state"], row_of(story, "reserve")["result"]) == ("COMPLETED", {"id": key, "op": "do"})
+
+
+@pytest.mark.parametrize(("type", "flag"), [("Paused", "counted"), ("Infrastructure", "charged")])
+async def test_a_forged_failure_does_not_repeat_a_command_without_limit(env: Environment, type: str, flag: str) -> None:
+    """As if the attempt was held by a pause, or failed while the circuit breaker of its outbox was open."""
+    saga_id = await env.begin("once", do="silent")
+    await env.waits(saga_id)
+    detail = {"outcome": "failed", "attempt": 1, "retry_after": 0, flag: False, "details": {}}
+    await forge(env.client, saga_id, type, detail, step="reserve")
+    story = await env.ended(saga_id, "20s")
+    assert (story["state"], row_of(story, "reserve")["attempts"]) == ("COMPENSATED", 1)
 
 
 async def test_the_token_of_a_command_is_neither_shown_nor_logged(
