@@ -50,7 +50,7 @@ _WAYS_OUT = """
     UNION ALL SELECT 'foreign server ' || s.srvname FROM pg_foreign_server s
     LIMIT 1
 """
-"""What statements of a database, its functions and its triggers reach other databases through."""
+"""Objects through which statements, functions and triggers of a database reach other databases."""
 
 _DIRECT_URL = "give a URL that leads to the server itself, without a connection pooler"
 
