@@ -28,7 +28,7 @@ async def other_work(machine: str, mode: int = 1) -> None:
 
 
 async def check(client: Client, project: Project) -> DeployCheck:
-    return await check_deploy(client.temporal, project, limit=100)
+    return await check_deploy(client.locator, project, limit=100)
 
 
 async def test_calls_and_histories(
@@ -50,7 +50,9 @@ async def test_calls_and_histories(
     answer = await cli.saga("check-deploy")
     assert (answer.code, answer.err) == (0, "")
     assert "this build can go on with all: 1 open run, 1 that can be undone" in answer.out
-    assert not (await check_deploy(client.temporal, project, limit=1)).is_complete
+    cut = await cli.saga("check-deploy", "--limit", "1")
+    assert (cut.code, "✔" in cut.out) == (8, False)
+    assert "the check has ended at its limit of 1; further sagas were not checked" in cut.out
 
     without_undo = await check(client, Project(project.settings, Actions([getattr(other_work, ACTION_ATTRIBUTE)])))
     told = {(problem.saga, problem.what, *problem.ids) for problem in without_undo.problems}

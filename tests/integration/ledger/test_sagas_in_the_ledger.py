@@ -7,6 +7,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from saga_workers.deploy.deploy_check import check_deploy
+from sagas.actions.registry import Actions
+from sagas.project import Project
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
 from tests.integration.cli.conftest import fresh
@@ -125,6 +128,18 @@ async def test_the_undo_of_a_parent_finds_its_nested_saga_in_the_ledger(stay: St
     undone = await stay.later.saga("undo", run.id, "--reason", "r", "--yes", "--json")
     assert (undone.code, undone.json["state"]) == (0, "COMPENSATED"), undone.err
     assert stay.query("select count(*) from rooms") == [(0,)]
+
+
+async def test_a_deployment_is_checked_with_the_sagas_of_the_ledger(stay: Stay) -> None:
+    past = await past_saga(stay)
+    await past_saga(stay, "COMPENSATED")
+    locator, settings = stay.later.client.locator, stay.later.client.project.settings
+    checked = await check_deploy(locator, Project(settings, Actions([])), limit=100)
+    assert (checked.undoable, checked.is_complete) == (1, True)
+    [problem] = checked.problems
+    assert (problem.what, problem.ids) == ("room, compensate: there is no action room.cancel", [past.id])
+    await past_saga(stay)
+    assert not (await check_deploy(locator, Project(settings), limit=1)).is_complete
 
 
 async def test_lists_end_with_what_only_the_ledger_knows(stay: Stay) -> None:

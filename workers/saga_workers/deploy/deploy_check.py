@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from temporalio.client import Client as Temporal
 
 from saga_workers.deploy.call_problems import call_problem
 from saga_workers.deploy.run_replays import replay_runs
+from saga_workers.location.locator import Locator
 from saga_workers.temporal.claimed_states import closed_view
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
-from saga_workers.views.saga_list import SagaFilter, list_saga_runs
+from saga_workers.views.saga_list import SagaFilter, ledger_views, list_saga_runs
+from sagas.machine.machine import Machine
+from sagas.machine.remaining_calls import RemainingCall
 from sagas.project import Project
-from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.payloads import UNDO_SUFFIX, unpack_state
+from sagas.protocol.saga_view import SagaView
 from sagas.text.printable import printable_line
 from sagas.text.shortening import shorten
+from sagas.workflow.client_fields import MALFORMED
 
 _MAX_IDS = 10
 _MAX_REASON = 300
 
 ProblemKind = Literal["call", "replay"]
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(slots=True)
@@ -35,10 +42,10 @@ class DeployProblem:
     ids: list[str] = field(default_factory=list[str])
     count: int = 0
 
-    def add(self, run: RunInfo) -> None:
+    def add(self, saga_id: str) -> None:
         self.count += 1
         if len(self.ids) < _MAX_IDS:
-            self.ids.append(run.id)
+            self.ids.append(saga_id)
 
     def to_json(self) -> dict[str, Any]:
         """An entry of `problems` in the JSON document of `saga check-deploy`."""
@@ -47,12 +54,16 @@ class DeployProblem:
 
 @dataclass(slots=True)
 class DeployCheck:
-    """The result. ``is_complete`` is False if there are more runs than were to be checked."""
+    """The result. ``is_complete`` is False if there are more sagas than were to be checked."""
 
     running: int = 0
     undoable: int = 0
     is_complete: bool = True
     problems: list[DeployProblem] = field(default_factory=list[DeployProblem])
+
+    @property
+    def checked(self) -> int:
+        return self.running + self.undoable
 
     def to_json(self) -> dict[str, Any]:
         """The JSON document of `saga check-deploy`."""
@@ -65,18 +76,23 @@ class DeployCheck:
 
 
 async def check_deploy(
-    temporal: Temporal, project: Project, *, limit: int, on_progress: Callable[[str], None] = lambda _: None
+    locator: Locator, project: Project, *, limit: int, on_progress: Callable[[str], None] = lambda _: None
 ) -> DeployCheck:
-    """Replay the runs of the project's task queue, and check the calls that they may still make.
+    """Check what the open sagas may still call, and the undos of the completed ones.
 
-    At most ``limit`` runs, the open ones first. Raises SagaError, RPCError.
+    The runs of the project's task queue are replayed; sagas of which Temporal has no run are read from the ledger. At
+    most ``limit``, the open ones first. Raises SagaError, RPCError.
     """
-    check = DeployCheck()
+    temporal, check = locator.temporal, DeployCheck()
     problems: dict[tuple[str, str, str], DeployProblem] = {}
 
-    def note(kind: ProblemKind, run: RunInfo, what: str) -> None:
-        saga = run.workflow_type
-        problems.setdefault((kind, saga, what), DeployProblem(kind, saga, what)).add(run)
+    def note(kind: ProblemKind, saga: str, saga_id: str, what: str) -> None:
+        problems.setdefault((kind, saga, what), DeployProblem(kind, saga, what)).add(saga_id)
+
+    def note_calls(saga: str, saga_id: str, calls: Sequence[RemainingCall]) -> None:
+        for what in dict.fromkeys(_problems_of_calls(project, calls)):
+            note("call", saga, saga_id, what)
+        on_progress(f"{check.checked} sagas checked")
 
     runs = _limited(check, _runs(temporal, project), limit)
     async for replayed in replay_runs(temporal, project, runs):
@@ -85,16 +101,27 @@ async def check_deploy(
             check.running += 1
         else:
             check.undoable += 1
-        on_progress(f"{check.running + check.undoable} runs checked")
         if replayed.failure is not None:
-            note("replay", run, printable_line(shorten(str(replayed.failure).partition("\n")[0], _MAX_REASON)))
-        for what in dict.fromkeys(_problems_of_calls(project, replayed.calls)):
-            note("call", run, what)
+            note("replay", run.workflow_type, run.id, _reason(str(replayed.failure)))
+        note_calls(run.workflow_type, run.id, replayed.calls)
+    if check.is_complete:
+        async for view, packed in _limited(check, _recorded_sagas(locator), limit - check.checked):
+            check.undoable += 1
+            try:
+                calls = Machine.restore(unpack_state(packed)).remaining_calls()
+            except MALFORMED as error:
+                note("replay", view.saga, view.id, _reason(f"its state in the ledger cannot be read: {error!r}"))
+            else:
+                note_calls(view.saga, view.id, calls)
     check.problems = list(problems.values())
     return check
 
 
-def _problems_of_calls(project: Project, calls: Any) -> list[str]:
+def _reason(text: str) -> str:
+    return printable_line(shorten(text.partition("\n")[0], _MAX_REASON))
+
+
+def _problems_of_calls(project: Project, calls: Sequence[RemainingCall]) -> list[str]:
     problems = ((call, call_problem(project, call)) for call in calls)
     return [f"{call.step}, {call.role}: {problem}" for call, problem in problems if problem is not None]
 
@@ -113,11 +140,18 @@ async def _runs(temporal: Temporal, project: Project) -> AsyncIterator[RunInfo]:
             yield run
 
 
-async def _limited(check: DeployCheck, runs: AsyncIterator[RunInfo], limit: int) -> AsyncIterator[RunInfo]:
+async def _recorded_sagas(locator: Locator) -> AsyncIterator[tuple[SagaView, str]]:
+    """The completed sagas that only the ledger has and that can be undone, each with the state an undo starts from."""
+    async for view in ledger_views(locator, SagaFilter(states=("COMPLETED",))):
+        if view.can_undo and (packed := await locator.ledger.machine(view.id)) is not None:
+            yield view, packed
+
+
+async def _limited(check: DeployCheck, items: AsyncIterator[_Item], limit: int) -> AsyncIterator[_Item]:
     count = 0
-    async for run in runs:
+    async for item in items:
         if count == limit:
             check.is_complete = False
             return
         count += 1
-        yield run
+        yield item

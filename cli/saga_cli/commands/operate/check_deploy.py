@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saga_cli.context import with_client
+from saga_cli.context import with_locator
 from saga_cli.exit_codes import DIFFERENCES, DONE
 from saga_cli.output import echo, print_document
 from saga_cli.progress import shown_progress
@@ -14,32 +14,32 @@ from sagas.text.printable import printable_line
 from sagas.text.shortening import counted
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
-
     from saga_workers.deploy.deploy_check import DeployCheck
+    from saga_workers.location.locator import Locator
     from sagas.settings import Settings
 
 
 def check_deploy(
-    limit: Annotated[int, typer.Option(help="maximum number of runs; the open ones come first", min=1)] = 10_000,
+    limit: Annotated[int, typer.Option(help="maximum number of sagas; the open ones come first", min=1)] = 10_000,
 ) -> int:
     """Check, before a new version is deployed, that it can go on with the sagas that are open or can be undone.
 
     Run it with the new code, against the server where the old code runs. It replays the history of each saga on this
     build, and compares the actions, compensations, confirms and probes that the saga may still call with the registered
-    actions. It starts no saga and calls no participant. Exit code 8 if something would break.
+    actions. It starts no saga and calls no participant. Exit code 8 if something would break, or if there are more
+    sagas than --limit, of which the others are not checked.
     """
 
-    async def check(client: Client, settings: Settings) -> int:
-        from saga_workers.deploy.deploy_check import check_deploy as check_runs
+    async def check(locator: Locator, settings: Settings) -> int:
+        from saga_workers.deploy.deploy_check import check_deploy as check_sagas
         from sagas.project import Project
 
         with shown_progress() as show:
-            checked = await check_runs(client, Project(settings), limit=limit, on_progress=show)
+            checked = await check_sagas(locator, Project(settings), limit=limit, on_progress=show)
         print_document(checked.to_json(), human=lambda: _print(checked, limit))
-        return DIFFERENCES if checked.problems else DONE
+        return DIFFERENCES if checked.problems or not checked.is_complete else DONE
 
-    return with_client(check)
+    return with_locator(check)
 
 
 def _print(checked: DeployCheck, limit: int) -> None:
@@ -50,11 +50,14 @@ def _print(checked: DeployCheck, limit: int) -> None:
         echo(f"✖ {printable_line(problem.saga)}: {what}; {first}{more}")
     runs = f"{counted(checked.running, 'open run', 'open runs')}, {checked.undoable} that can be undone"
     if not checked.is_complete:
-        echo(f"· these are the first {limit} runs; --limit N checks more")
-    if not checked.problems:
+        echo(f"✖ the check has ended at its limit of {limit}; further sagas were not checked")
+        echo("  → check all with a larger --limit")
+    if checked.is_complete and not checked.problems:
         echo(f"✔ this build can go on with all: {runs}")
         return
     echo(f"· {runs}")
+    if not checked.problems:
+        return
     if any(problem.kind == "call" for problem in checked.problems):
         echo("  → keep the earlier action beside the new one until no saga calls it any more")
     echo("  → or leave the old workers running until these sagas have ended; if they have a build id, the new ones get")
