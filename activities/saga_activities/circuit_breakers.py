@@ -122,13 +122,14 @@ class CircuitBreakers:
         if not broken:
             return FREE
         await self._read()
+        opened = [self._open[name] for name in broken if name in self._open]
+        for breaker in opened:  # before any is claimed, which would keep other attempts from it
+            if not is_single or not self._is_due(breaker):
+                return held_outcome(breaker.pause, attempt, hold_interval(breaker.pause))
         probes: list[OpenBreaker] = []
-        for name in broken:
-            breaker = self._open.get(name)
-            if breaker is None:
-                continue
-            if not is_single or not await self._claim(breaker, seconds):
-                await self._release(probes)
+        for breaker in opened:
+            if not await self._claim(breaker, seconds):
+                await self._release(probes, wait=0.0)
                 return held_outcome(breaker.pause, attempt, hold_interval(breaker.pause))
             probes.append(breaker)
         return AdmittedAttempt(broken, tuple(probes), counts=len(needs) == 1 and not runs_spark(invocation))
@@ -208,11 +209,14 @@ class CircuitBreakers:
         async with self._lock:
             self._forget(breaker.connection)
 
+    def _is_due(self, breaker: OpenBreaker) -> bool:
+        return time.monotonic() >= self._due.get(breaker.connection, 0.0)
+
     async def _claim(self, breaker: OpenBreaker, seconds: float) -> bool:
         """Return whether this is the attempt that is made while the circuit breaker is open."""
-        name, now = breaker.connection, time.monotonic()
-        if now < self._due.get(name, 0.0):
+        if not self._is_due(breaker):
             return False
+        name, now = breaker.connection, time.monotonic()
         seconds = max(min(seconds, _LONGEST_PROBE), self._settings[name].probe_every)
         self._open[name], self._due[name] = replace(breaker, probing=True), now + seconds
         if name in self._unshared:
@@ -226,16 +230,16 @@ class CircuitBreakers:
         self._read_at = None  # what the row says now
         return claimed[0] if is_reachable else True
 
-    async def _release(self, probes: list[OpenBreaker] | tuple[OpenBreaker, ...]) -> None:
-        """Let another attempt be made later: these have not succeeded."""
+    async def _release(self, probes: Sequence[OpenBreaker], wait: float | None = None) -> None:
+        """Let another attempt be made after ``wait`` seconds, by default `probe_every`: these have not succeeded."""
         for probe in probes:
             name = probe.connection
-            wait = self._settings[name].probe_every
-            self._due[name] = time.monotonic() + wait
+            seconds = self._settings[name].probe_every if wait is None else wait
+            self._due[name] = time.monotonic() + seconds
             if name in self._open:
                 self._open[name] = replace(self._open[name], probing=False)
             if name not in self._unshared:
-                await self._ask(lambda engine, probe=probe, wait=wait: rows.end_probe(engine, probe, wait))
+                await self._ask(lambda engine, probe=probe, seconds=seconds: rows.end_probe(engine, probe, seconds))
                 self._read_at = None
 
     async def _read(self) -> None:

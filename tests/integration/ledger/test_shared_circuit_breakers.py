@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities import circuit_breakers
 from saga_activities.circuit_breakers import AdmittedAttempt, BreakerState, CircuitBreakers
+from saga_activities.ledger import circuit_breakers as rows
+from saga_activities.ledger.circuit_breakers import OpenBreaker
 from saga_activities.ledger.tables import circuit_breaker_table
 from saga_activities.needed_connections import NeededConnections
 from saga_workers.ledger.run_ledger import RunLedger
+from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.settings import HttpService
@@ -29,11 +33,14 @@ def read_at_each_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(circuit_breakers, "MAX_AGE", 0.0)
 
 
-def worker(engine: AsyncEngine, name: str = "crm", every: float = 3600.0) -> CircuitBreakers:
-    """The circuit breakers of another worker."""
+def worker(engine: AsyncEngine, *names: str, every: float = 3600.0) -> CircuitBreakers:
+    """The circuit breakers of another worker, by default that of ``crm``."""
     settings = CircuitBreaker(minimum=2, probe_every=every)
-    service = HttpService(name=name, root=Path(), url="http://127.0.0.1:9", circuit_breaker=settings)
-    return CircuitBreakers({name: service}, NeededConnections(lambda _: None), lambda: engine)
+    services = {
+        name: HttpService(name=name, root=Path(), url="http://127.0.0.1:9", circuit_breaker=settings)
+        for name in names or ("crm",)
+    }
+    return CircuitBreakers(services, NeededConnections(lambda _: None), lambda: engine)
 
 
 async def attempt(breakers: CircuitBreakers, outcome: Outcome) -> Outcome | None:
@@ -141,10 +148,31 @@ async def rename(engine: AsyncEngine, old: str, new: str) -> None:
 
 
 async def test_that_of_a_removed_connection_holds_nothing(database: AsyncEngine, ledger: RunLedger) -> None:
-    first, renamed = worker(database), worker(database, name="crm2")
+    first, renamed = worker(database), worker(database, "crm2")
     await attempt(first, DOWN)
     await attempt(first, DOWN)
     call = replace(CALL, arguments={"connection": "crm2"})
     assert isinstance(await renamed.admit(call, 1, 30.0), AdmittedAttempt)
     assert await renamed.states() == {"crm2": "closed"}
     assert await ledger.close_breaker("crm")
+
+
+@pytest.mark.parametrize("how", ["is not due", "is claimed by another worker"])
+async def test_an_attempt_that_another_connection_holds_does_not_use_up_the_turn_of_this_one(
+    database: AsyncEngine, ledger: RunLedger, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    both = replace(CALL, guard=GuardSpec("shop"))
+    held_by_time = how == "is not due"
+    for name, due_in in (("crm", 0.0), ("shop", 3600.0 if held_by_time else 0.0)):
+        await rows.insert_breaker(database, OpenBreaker(name, datetime.now(UTC), "it failed", due_in))
+    claim_probe = rows.claim_probe
+
+    async def claim(engine: AsyncEngine, name: str, seconds: float) -> bool:
+        return name != "shop" and await claim_probe(engine, name, seconds)
+
+    monkeypatch.setattr(rows, "claim_probe", claim)
+    breakers = worker(database, "crm", "shop")
+    held = await breakers.admit(both, 1, 30.0)
+    assert isinstance(held, Outcome)
+    assert await attempt(breakers, DONE) == DONE
+    assert [breaker.name for breaker in await ledger.open_breakers()] == ["shop"]
