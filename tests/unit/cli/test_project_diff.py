@@ -70,6 +70,12 @@ def _diff(capsys: pytest.CaptureFixture[str], *words: str, code: int = 8) -> Any
     return json.loads(capsys.readouterr().out)
 
 
+def _status() -> bytes:
+    """The files that differ from the commit, without what Python compiles."""
+    words = ["git", "status", "--short", "--", ".", ":(exclude)__pycache__"]
+    return subprocess.run(words, capture_output=True, check=True).stdout
+
+
 def test_each_version_has_its_own_actions(capsys: pytest.CaptureFixture[str]) -> None:
     git("checkout", "-qb", "feature")
     _change()
@@ -88,11 +94,11 @@ def test_each_version_has_its_own_actions(capsys: pytest.CaptureFixture[str]) ->
 def test_files_that_are_not_committed_count_and_stay_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     _change()
     git("add", "actions.py")
-    before = subprocess.run(["git", "status", "--short"], capture_output=True, check=True).stdout
+    before = _status()
 
     assert {saga["saga"] for saga in _diff(capsys, "HEAD..")["sagas"]} == {"checkout", "new", "old"}
 
-    assert subprocess.run(["git", "status", "--short"], capture_output=True, check=True).stdout == before
+    assert _status() == before
 
 
 def test_what_only_main_has_got_since_is_no_change_of_the_branch(capsys: pytest.CaptureFixture[str]) -> None:

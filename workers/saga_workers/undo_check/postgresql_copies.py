@@ -39,15 +39,15 @@ _ORIGINAL = sa.text("""
 """)
 
 _SETTINGS = sa.text("""
-    SELECT unnest(s.setconfig) FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
+    SELECT pg_catalog.unnest(s.setconfig) FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
     WHERE d.datname = :name AND s.setrole IN (0::oid, (SELECT oid FROM pg_roles WHERE rolname = :role))
     ORDER BY s.setrole
 """)
 
 _WAYS_OUT = """
     SELECT 'foreign table ' || c.oid::regclass::text FROM pg_class c WHERE c.relkind = 'f'
-    UNION ALL SELECT 'extension ' || e.extname FROM pg_extension e WHERE e.extname IN ('dblink', 'plproxy')
-    UNION ALL SELECT 'foreign server ' || s.srvname FROM pg_foreign_server s
+    UNION ALL SELECT 'extension ' || e.extname::text FROM pg_extension e WHERE e.extname IN ('dblink', 'plproxy')
+    UNION ALL SELECT 'foreign server ' || s.srvname::text FROM pg_foreign_server s
     LIMIT 1
 """
 """Objects through which statements, functions and triggers of a database reach other databases."""

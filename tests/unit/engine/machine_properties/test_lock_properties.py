@@ -52,7 +52,7 @@ class LockRunner(Runner):
         self.begun = False
         plan, written = ExecutionPlan(definition), definition.locks
         assert written is not None
-        covered = set(plan.steps) if written.from_ is None else {written.from_, *plan._descendants(written.from_)}  # pyright: ignore[reportPrivateUsage]
+        covered = set(plan.steps) if written.from_ is None else {written.from_, *plan.descendants(written.from_)}
         self.covered = covered
 
     def _options(self) -> dict[str, Callable[[], None]]:
