@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.database_clock import database_datetime
 from saga_activities.ledger.rows import among
 from saga_activities.ledger.tables import audit_table, run_table
 from sagas.definition.times import format_timestamp
@@ -21,8 +22,9 @@ _IDS_AT_ONCE = 500
 
 async def record_access(engine: AsyncEngine, saga_id: str, what: Access, *, who: str, reason: str | None) -> None:
     """Record an access before it happens."""
-    row = {"saga_id": saga_id, "what": what, "at": datetime.now(UTC), "who": who, "reason": reason}
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        at = await database_datetime(connection)
+        row = {"saga_id": saga_id, "what": what, "at": at, "who": who, "reason": reason}
         await connection.execute(sa.insert(audit_table).values(row))
 
 
@@ -38,15 +40,18 @@ async def read_accesses(engine: AsyncEngine, saga_id: str) -> list[AccessView]:
 
 
 async def begin_forgetting(
-    engine: AsyncEngine, saga_ids: Sequence[str], *, who: str, reason: str | None, at: datetime
+    engine: AsyncEngine, saga_ids: Sequence[str], *, who: str, reason: str | None, not_before: datetime | None
 ) -> list[int]:
     """Record that the values of these sagas are about to be forgotten; the numbers of the records.
 
+    ``not_before``: when the saga has ended, by Temporal's clock; that of the database may be late.
     From here on no worker begins an undo of them, or another run.
     """
-    row = {"what": "forget", "at": at, "who": who, "reason": reason}
     ids: list[int] = []
     async with engine.begin() as connection:
+        now = await database_datetime(connection)
+        at = now if not_before is None else max(now, not_before)
+        row = {"what": "forget", "at": at, "who": who, "reason": reason}
         for saga_id in saga_ids:
             written = await connection.execute(sa.insert(audit_table).values({"saga_id": saga_id, **row}))
             primary_key = written.inserted_primary_key
@@ -66,10 +71,11 @@ async def withdraw_forgetting(engine: AsyncEngine, ids: Sequence[int]) -> None:
 async def complete_forgetting(engine: AsyncEngine, saga_ids: Sequence[str]) -> None:
     """Record that all values of the sagas were replaced that can be."""
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        now = await database_datetime(connection)
         for start in range(0, len(saga_ids), _IDS_AT_ONCE):
             part = saga_ids[start : start + _IDS_AT_ONCE]
             open_rows = sa.and_(_AUDIT.saga_id.in_(part), _AUDIT.what == "forget", _AUDIT.completed_at.is_(None))
-            await connection.execute(sa.update(audit_table).where(open_rows).values(completed_at=datetime.now(UTC)))
+            await connection.execute(sa.update(audit_table).where(open_rows).values(completed_at=now))
 
 
 async def begun_forgetting(engine: AsyncEngine, saga_id: str, since: datetime | None) -> AccessView | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from temporalio.client import Client as Temporal
 from saga_activities.database_clock import time_of
 from saga_activities.enqueued.tables import create_tables
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.ledger import claims
+from saga_activities.ledger import audit, claims
 from saga_activities.ledger.records import NewClaim
 from saga_activities.ledger.schema import create_ledger
 from saga_activities.messaging.outbox import insert_events
@@ -125,3 +125,20 @@ async def test_a_new_claim_is_not_old(guard_database: GuardDatabase, wrong_clock
     finally:
         await claims.release_single(engine, "t-1", at=claim.made_at)
     assert await claims.oldest_single_claims(engine, timedelta(hours=-1), 10) == []
+
+
+async def test_a_forget_is_recorded_when_it_begins(guard_database: GuardDatabase, wrong_clock: float) -> None:
+    engine = guard_database.engine
+    await create_ledger(engine)
+    saga_id, now = "forgotten-1", await time_of(engine)
+    records = await audit.begin_forgetting(engine, [saga_id], who="ada", reason=None, not_before=None)
+    since = datetime.fromtimestamp(now, UTC) - timedelta(minutes=1)
+    try:
+        assert await audit.is_forgetting(engine, saga_id, since)
+        assert not await audit.is_forgetting(engine, saga_id, since + timedelta(minutes=2))
+    finally:
+        await audit.withdraw_forgetting(engine, records)
+    later = since + timedelta(hours=1)
+    records = await audit.begin_forgetting(engine, [saga_id], who="ada", reason=None, not_before=later)
+    assert await audit.is_forgetting(engine, saga_id, later)
+    await audit.withdraw_forgetting(engine, records)

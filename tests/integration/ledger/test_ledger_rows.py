@@ -20,7 +20,7 @@ from saga_activities.ledger.records import NewClaim, RunFilter, RunRecord
 from saga_activities.ledger.retention import maintain
 from saga_activities.ledger.rows import make_record
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
-from saga_activities.ledger.tables import definition_table, run_table
+from saga_activities.ledger.tables import audit_table, definition_table, run_table
 from saga_activities.value_cipher import ValueCipher
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from sagas.definition.saga_ids import UNPRINTABLE
@@ -212,8 +212,10 @@ async def test_definitions_that_no_saga_needs_are_deleted(ledger: RunLedger) -> 
 
 async def test_no_bulk_workflow_claims_a_saga_whose_values_are_forgotten(ledger: RunLedger) -> None:
     await ledger.write([record("undone", "COMPENSATED"), record("forgotten", "COMPENSATED")])
-    await ledger.begin_forgetting(["undone"], who="ada", reason=None, at=NOW - timedelta(days=1))  # an earlier saga
-    await ledger.begin_forgetting(["forgotten"], who="ada", reason=None, at=NOW + timedelta(days=1))
+    await ledger.begin_forgetting(["undone", "forgotten"], who="ada", reason=None)
+    async with ledger.engine.begin() as connection:  # that of an earlier saga
+        this = audit_table.c.saga_id == "undone"
+        await connection.execute(update(audit_table).where(this).values(at=NOW - timedelta(days=1)))
     new = [NewClaim(id, "digest") for id in ("undone", "forgotten", "new")]
     result = await claims.claim(ledger.engine, new, saga="checkout", bulk_id="bulk~1", at=NOW, again=True)
     assert (set(result.earlier), set(result.ended), result.taken) == ({"undone"}, {"forgotten"}, {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ async def test_either_the_undo_or_the_forget_is_refused(project: Project, tmp_pa
             late, early = await completed(client, "late"), await completed(client, "early")
 
             # The forget is recorded, and has not looked for a run yet: an undo of any client is refused by the worker.
-            await client.locator.ledger.begin_forgetting([late], who="ada", reason="asked", at=datetime.now(UTC))
+            await client.locator.ledger.begin_forgetting([late], who="ada", reason="asked")
             await start_undo(client.temporal, late, "orders", queue, reason="returned", who="bob")
             with pytest.raises(Exception, match="failed"):
                 await client.temporal.get_workflow_handle(f"{late}~undo").result()
@@ -100,7 +99,7 @@ async def test_either_the_undo_or_the_forget_is_refused(project: Project, tmp_pa
                 return view if view.parked else None
 
             assert "retry" in (await until(parked)).parked[0].decisions
-            await client.locator.ledger.begin_forgetting([lost], who="ada", reason="asked", at=datetime.now(UTC))
+            await client.locator.ledger.begin_forgetting([lost], who="ada", reason="asked")
             [operation] = (await until(parked)).parked
             assert "were forgotten" in operation.why
             assert not [text for text in (*operation.decisions, *operation.commands) if "retry" in text], operation

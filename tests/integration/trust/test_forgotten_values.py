@@ -176,6 +176,14 @@ async def test_one_that_was_interrupted_is_completed_by_the_next(
             async def killed(*_: Any) -> Any:
                 raise KeyboardInterrupt
 
+            with monkeypatch.context() as patch:  # nothing is replaced yet
+                patch.setattr(forgetting, "_require_no_run", killed)
+                with pytest.raises(KeyboardInterrupt):
+                    await forgetting.forget(
+                        client.locator, settings, subject, who="ada", reason="asked", delete_run=False
+                    )
+            assert not await ledger.is_forgetting(saga_id, claim.made_at - timedelta(hours=1))
+
             with monkeypatch.context() as patch:
                 patch.setattr(client.locator.ledger, "forget", killed)
                 with pytest.raises(KeyboardInterrupt):

@@ -207,11 +207,16 @@ class RunLedger:
             return await self._sql.forgetting.delete_states(self.engine, saga_ids)
 
     async def begin_forgetting(
-        self, saga_ids: Sequence[str], *, who: str, reason: str | None, at: datetime
+        self, saga_ids: Sequence[str], *, who: str, reason: str | None, not_before: datetime | None = None
     ) -> builtins.list[int]:
-        """Record that the values of these sagas are about to be forgotten; the numbers of the records."""
+        """Record that the values of these sagas are about to be forgotten; the numbers of the records.
+
+        ``not_before``: when the saga has ended.
+        """
         with self._readable():
-            return await self._sql.audit.begin_forgetting(self.engine, saga_ids, who=who, reason=reason, at=at)
+            return await self._sql.audit.begin_forgetting(
+                self.engine, saga_ids, who=who, reason=reason, not_before=not_before
+            )
 
     async def withdraw_forgetting(self, ids: Sequence[int]) -> None:
         """Delete the records of :meth:`begin_forgetting`: nothing was forgotten."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from saga_workers.location.location import Location
@@ -154,13 +154,13 @@ async def forget(
     then nothing was replaced.
     """
     ledger = locator.ledger
-    at = _record_time(subject.view)
-    records = await ledger.begin_forgetting(subject.saga_ids, who=who, reason=reason, at=at)
+    ended_at = _time_of(subject.view.ended_at)
+    records = await ledger.begin_forgetting(subject.saga_ids, who=who, reason=reason, not_before=ended_at)
     try:
         await _require_no_run(locator, subject.saga_ids)
         await _require_no_start(locator, subject)
         subject = await find_subject(locator, settings, subject.view.id, delete_run=delete_run)
-    except Exception:
+    except BaseException:  # also when it is interrupted
         await ledger.withdraw_forgetting(records)
         raise
     replacement = Replacement(subject.sensitive)
@@ -177,12 +177,6 @@ async def forget(
         places.append(await histories_place(locator.temporal, subject.runs, subject.sensitive))
     await ledger.complete_forgetting(subject.saga_ids)
     return places
-
-
-def _record_time(view: SagaView) -> datetime:
-    """The present, but not before the end of the saga: the clock of this machine may be late."""
-    now = datetime.now(UTC)
-    return now if view.ended_at is None else max(now, datetime.fromisoformat(view.ended_at))
 
 
 async def _require_no_start(locator: Locator, subject: Subject) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import sqlalchemy as sa
 
 from saga_activities.enqueued.tables import DROPPED, REFUSED, enqueued_table
@@ -33,7 +31,7 @@ async def forget_refused_start(
 ) -> list[ForgottenPlace]:
     """Delete the refused and dropped rows of an id, and record that. Raises SagaError: then it is to be repeated."""
     ledger = locator.ledger
-    await ledger.begin_forgetting([saga_id], who=who, reason=reason, at=datetime.now(UTC))
+    await ledger.begin_forgetting([saga_id], who=who, reason=reason)
     places: list[ForgottenPlace] = []
     for connection in settings.sql_connections():
         rows = await _change(connection, saga_id, delete=True)
