@@ -14,10 +14,14 @@ from sagas.text.printable import MASK, printable_line
 from sagas.text.shortening import shorten
 
 
-def forgotten_text(access: AccessView) -> str:
-    """The reason why a saga cannot be undone whose values somebody has had forgotten."""
+def forgotten_text(access: AccessView, *, is_open: bool) -> str:
+    """The reason why a saga cannot be undone whose values somebody has had forgotten.
+
+    ``is_open``: the forget is not complete, so perhaps nothing was replaced.
+    """
     who = shorten(printable_line(access.who))
-    return f"its values were forgotten at {access.at} by {who}, and an undo would need them"
+    begun = "a forget of its values was begun" if is_open else "its values were forgotten"
+    return f"{begun} at {access.at} by {who}, and an undo would need them"
 
 
 async def with_accesses(locator: Locator, view: SagaView) -> SagaView:
@@ -29,24 +33,27 @@ async def with_accesses(locator: Locator, view: SagaView) -> SagaView:
         return view
     try:
         accesses = await locator.ledger.accesses(view.id)
+        forgotten = next((access for access in reversed(accesses) if _has_ended_undo(view, access)), None)
+        since = None if view.started_at is None else datetime.fromisoformat(view.started_at)
+        is_open = forgotten is not None and await locator.ledger.is_forgetting(view.id, since)
     except LedgerUnavailable:
         return view
     if not accesses:
         return view
     view = replace(view, accesses=tuple(accesses))
-    forgotten = next((access for access in reversed(accesses) if _has_ended_undo(view, access)), None)
     if forgotten is None:
         return view
-    parked = tuple(_without_images(each, forgotten) for each in view.parked)
-    refusal = forgotten_text(forgotten) if view.state == "COMPLETED" else None
+    why = forgotten_text(forgotten, is_open=is_open)
+    parked = tuple(_without_images(each, why) for each in view.parked)
+    refusal = why if view.state == "COMPLETED" else None
     return replace(view, can_undo=False, undo_refusal=refusal, parked=parked)
 
 
-def _without_images(parked: ParkedView, forgotten: AccessView) -> ParkedView:
+def _without_images(parked: ParkedView, cause: str) -> ParkedView:
     """A parked operation with the cause of missing images. A retry of it could never succeed, and is not offered."""
     if IMAGES_MISSING not in parked.why:
         return parked
-    why = f"{parked.why}: {forgotten_text(forgotten)}"
+    why = f"{parked.why}: {cause}"
     commands = tuple(command for command in parked.commands if f" {parked.step} retry " not in command)
     decisions = tuple(decision for decision in parked.decisions if decision != "retry")
     return replace(parked, why=why, commands=commands, decisions=decisions)

@@ -45,7 +45,8 @@ class LastStates:
         since = None if began is None else datetime.fromtimestamp(float(began), UTC)
         forgotten = await self._locator.ledger.begun_forgetting(saga_id, since)
         if forgotten is not None:
-            raise RefusedError(f"{saga_id} cannot be undone: {forgotten_text(forgotten)}")
+            is_open = await self._locator.ledger.is_forgetting(saga_id, since)
+            raise RefusedError(f"{saga_id} cannot be undone: {forgotten_text(forgotten, is_open=is_open)}")
 
     async def _read(self, saga_id: str) -> str | None:
         location = await self._locator.locate(saga_id)
