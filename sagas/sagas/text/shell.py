@@ -29,7 +29,8 @@ def shell_command(*words: str) -> str:
 
 
 def saga_command(verb: str, *arguments: object, **options: object) -> str:
-    """``saga VERB ARGUMENT… --option VALUE…``; True is an option without a value, None and False are left out.
+    """``saga VERB ARGUMENT… --option VALUE…``; True is an option without a value, None and False are left out, and a
+    tuple repeats the option for each of its values.
 
     An argument that begins with a hyphen follows ``--``, so that it is not read as an option.
     """
@@ -37,10 +38,12 @@ def saga_command(verb: str, *arguments: object, **options: object) -> str:
     given = []
     for name, value in options.items():
         option = "--" + name.strip("_").replace("_", "-")
-        if value is True:
-            given.append(option)
-        elif value is not None and value is not False:
-            given += [f"{option}={value}"] if str(value).startswith("-") else [option, str(value)]
+        for each_value in value if isinstance(value, tuple) else (value,):
+            if each_value is True:
+                given.append(option)
+            elif each_value is not None and each_value is not False:
+                text = str(each_value)
+                given += [f"{option}={text}"] if text.startswith("-") else [option, text]
     after = [str(argument) for argument in arguments]
     hidden = any(word.startswith("-") for word in after)
     return shell_command(*words, *([*given, "--", *after] if hidden else [*after, *given]))

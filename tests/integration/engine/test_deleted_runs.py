@@ -373,6 +373,9 @@ async def test_an_undo_elsewhere_that_may_be_missing_is_asked_for(env: Environme
         with pytest.raises(RefusedError, match=f"look there for the key {id}/first/undo") as refused:
             await start_again(client, location)
         assert refused.value.help == f"then saga resume {id} --undone first"
+        with pytest.raises(RefusedError) as refused:
+            await start_again(client, location, undone=["other"], not_ended=True)
+        assert refused.value.help == f"then saga resume {id} --undone other --undone first --not-ended"
         await start_again(client, location, undone=["first"])
         story = await finished(client, id)
         assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "late")

@@ -108,6 +108,11 @@ async def test_without_a_ledger_an_operator_has_to_tell(env: Environment) -> Non
         with pytest.raises(RefusedError, match=f"look there for {id}/h/confirm, {id}/g/confirm") as refused:
             await resume(client, id)
         assert f"saga resume {id} --committed    if one has" in (refused.value.help or "")
+        with pytest.raises(RefusedError) as refused:
+            await resume(client, id, not_ended=True, definition=client.project.definition("tried"))
+        repeated = f"saga resume {id} --definition FILE --not-ended"
+        assert f"{repeated} --committed    if one has" in (refused.value.help or "")
+        assert f"{repeated} --not-committed    if none has" in (refused.value.help or "")
         await resume(client, id, committed=True)
         await check_that_it_only_goes_forward(env, client, id)
 
@@ -127,6 +132,9 @@ async def test_nobody_has_to_tell_of_a_saga_that_had_not_come_to_a_guarded_step(
         id = await begin(client, "tried")
         await waits_at(client, id, "go")
         await delete(client, id)
+        with pytest.raises(RefusedError, match="--committed does not count") as refused:
+            await resume(client, id, committed=True)
+        assert refused.value.help == f"saga resume {id}"
         await resume(client, id)
         await client.cancel(id)
         assert ((await finished(client, id))["state"], await env.effects()) == ("COMPENSATED", [])

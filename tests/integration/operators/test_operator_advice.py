@@ -36,6 +36,8 @@ RUN_ELSEWHERE = {
     "enqueued": "tests/integration/enqueued/test_enqueued_commands.py",
     "schedule": "tests/integration/schedules/test_commands.py",
     "trigger --only": "tests/integration/operators/test_reader_states.py",
+    "resume --definition": "tests/integration/engine/test_deleted_runs.py",
+    "resume --input": "tests/integration/trust/test_left_out_defaults.py",
     "resume --not_ended": "tests/integration/engine/test_deleted_runs.py",
     "resume --committed": "tests/integration/engine/test_lost_commit_points.py",
     "resume --not_committed": "tests/integration/engine/test_lost_commit_points.py",

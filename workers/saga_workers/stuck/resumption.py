@@ -5,7 +5,7 @@ The guard answers every effect that is there with its stored result, so the new 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from saga_workers.client import Client
@@ -62,13 +62,21 @@ async def start_again(
     UsageError if nobody knows it, or what it was started with.
     """
     saga_id = location.saga_id
+    given = {  # the options that the command in a refusal repeats
+        "definition": None if definition is None else "FILE",
+        "input": None if input is ABSENT else "@FILE",
+        "undone": tuple(undone),
+        "not_ended": not_ended,
+        "committed": committed is True,
+        "not_committed": committed is False,
+    }
     effects = await guarded_effects(client.project.settings, saga_id)
     has_ended = location.kind in ("ended", "terminated")
     remaining = await _effects_of_others(client, location, effects) if has_ended else effects
     await _refuse_ended(client, location, effects, remaining)
     if not not_ended:
-        await _refuse_forgotten(client, location, effects)
-    _refuse_unknown_undos(saga_id, effects, undone)
+        await _refuse_forgotten(client, location, effects, given)
+    _refuse_unknown_undos(saga_id, effects, undone, given)
     origin = open_origin(remaining) or next((effect.origin for effect in effects if effect.origin is not None), None)
     if origin is None and effects:
         name = "NAME" if location.row is None else location.row.view.saga
@@ -83,9 +91,9 @@ async def start_again(
             f"{saga_id} is nested in {origin.parent}, which starts it again",
             help=parent_command(saga_id, await client.locator.locate(origin.parent)),
         )
-    started_with = _definition(client, saga_id, origin, definition)
+    started_with = _definition(client, saga_id, origin, definition, given)
     await _refuse_unknown_commit(
-        client, CommitTraces(saga_id, origin.generation, commit_evidence(started_with), effects), committed
+        client, CommitTraces(saga_id, origin.generation, commit_evidence(started_with), effects), committed, given
     )
     starter = SagaStarter(
         client.locator,
@@ -95,7 +103,7 @@ async def start_again(
         variables=origin.variables,
         attributes=await client.search_attributes(),
     )
-    request = await starter.check(_input(saga_id, origin, input))
+    request = await starter.check(_input(saga_id, origin, input, given))
     if input_digest(request.input) != origin.input_digest:
         raise UsageError(f"{saga_id} was started with another input than this one")
     return await starter.resume(
@@ -129,7 +137,9 @@ async def _refuse_ended(
         raise RefusedError(f"{over}, so there is nothing to resume", help=help)
 
 
-async def _refuse_forgotten(client: Client, location: Location, effects: Sequence[GuardedEffect]) -> None:
+async def _refuse_forgotten(
+    client: Client, location: Location, effects: Sequence[GuardedEffect], given: Mapping[str, Any]
+) -> None:
     """Raise RefusedError for a saga that nobody knows, if Temporal would have deleted its run after its end."""
     if location.kind != "unknown" or not effects:
         return
@@ -140,7 +150,7 @@ async def _refuse_forgotten(client: Client, location: Location, effects: Sequenc
     raise RefusedError(
         f"{location.saga_id} may have ended: its effects are older than Temporal keeps closed runs, "
         "and no ledger has it",
-        help=f"if it had not, {saga_command('resume', location.saga_id, not_ended=True)}",
+        help=f"if it had not, {saga_command('resume', location.saga_id, **{**given, 'not_ended': True})}",
     )
 
 
@@ -159,21 +169,33 @@ async def _effects_of_others(
     ]
 
 
-def _refuse_unknown_undos(saga_id: str, effects: Sequence[GuardedEffect], undone: Collection[str]) -> None:
+def _refuse_unknown_undos(
+    saga_id: str, effects: Sequence[GuardedEffect], undone: Collection[str], given: Mapping[str, Any]
+) -> None:
     """Raise RefusedError for an undo that a new run would take for done, because its guard has decided it."""
     for effect in effects:
         problem = undecided_undo(saga_id, [effect], undone)
         if problem is not None:
-            raise RefusedError(problem, help=f"then {saga_command('resume', saga_id, undone=effect.entry)}")
+            command = saga_command("resume", saga_id, **{**given, "undone": (*undone, effect.entry)})
+            raise RefusedError(problem, help=f"then {command}")
 
 
-async def _refuse_unknown_commit(client: Client, traces: CommitTraces, committed: bool | None) -> None:
-    """Raise RefusedError if a new run might undo what is confirmed, because only a person can know whether it is."""
+async def _refuse_unknown_commit(
+    client: Client, traces: CommitTraces, committed: bool | None, given: Mapping[str, Any]
+) -> None:
+    """Raise RefusedError if a new run might undo what is confirmed, because only a person can know whether it is; and
+    if a person says otherwise than the traces tell."""
     point = await find_commit_point(client.locator.ledger, traces)
     if point == "past" and committed is False:
         raise RefusedError(
             f"{traces.saga_id} is past its point of no return, as a guard or the ledger tells, so it only goes forward",
-            help=saga_command("resume", traces.saga_id),
+            help=saga_command("resume", traces.saga_id, **{**given, "not_committed": False}),
+        )
+    if point == "before" and committed:
+        raise RefusedError(
+            f"--committed does not count for {traces.saga_id}: its pivot, a guard or the ledger tells whether it was "
+            "past its point of no return",
+            help=saga_command("resume", traces.saga_id, **{**given, "committed": False}),
         )
     if point != "unknown" or committed is not None:
         return
@@ -182,28 +204,30 @@ async def _refuse_unknown_commit(client: Client, traces: CommitTraces, committed
     raise RefusedError(
         f"nobody knows whether {id} was past its point of no return: only its participants can tell whether they have "
         f"confirmed anything; look there for {keys}",
-        help=f"{saga_command('resume', id, committed=True)}    if one has, so that nothing is undone\n"
-        f"{saga_command('resume', id, not_committed=True)}    if none has",
+        help=f"{saga_command('resume', id, **{**given, 'committed': True})}    if one has, so that nothing is undone\n"
+        f"{saga_command('resume', id, **{**given, 'not_committed': True})}    if none has",
     )
 
 
-def _definition(client: Client, saga_id: str, origin: Origin, given: Definition | None) -> Definition:
-    current = given or client.project.definition(origin.saga)
+def _definition(
+    client: Client, saga_id: str, origin: Origin, definition: Definition | None, given: Mapping[str, Any]
+) -> Definition:
+    current = definition or client.project.definition(origin.saga)
     if current.digest == origin.digest:
         return current
-    where = "this file" if given is not None else "the project"
+    where = "this file" if definition is not None else "the project"
     raise UsageError(
         f"{saga_id} was started with the definition {origin.digest} of {origin.saga}, and {where} has another one",
-        help=f"{saga_command('resume', saga_id)} --definition FILE, with the file as it was then",
+        help=f"{saga_command('resume', saga_id, **{**given, 'definition': 'FILE'})}, with the file as it was then",
     )
 
 
-def _input(saga_id: str, origin: Origin, given: Any) -> Any:
-    if given is not ABSENT:
-        return given
+def _input(saga_id: str, origin: Origin, input: Any, given: Mapping[str, Any]) -> Any:
+    if input is not ABSENT:
+        return input
     if not origin.has_input:
         raise UsageError(
             f"the guard has not kept the input of {saga_id}, because it is large or has x-sensitive values",
-            help=f"{saga_command('resume', saga_id)} --input @FILE",
+            help=saga_command("resume", saga_id, **{**given, "input": "@FILE"}),
         )
     return origin.input
