@@ -218,7 +218,7 @@ async def test_a_forged_reply_is_a_dead_letter_and_the_saga_still_waits(
 
 @pytest.mark.parametrize(("type", "flag"), [("Paused", "counted"), ("Infrastructure", "charged")])
 async def test_a_forged_failure_does_not_repeat_a_command_without_limit(env: Environment, type: str, flag: str) -> None:
-    """As if the attempt was held by a pause, or failed while the circuit breaker of its outbox was open."""
+    """The failure is that of an attempt which a pause holds, or for which an open circuit breaker is not charged."""
     saga_id = await env.begin("once", do="silent")
     await env.waits(saga_id)
     detail = {"outcome": "failed", "attempt": 1, "retry_after": 0, flag: False, "details": {}}
