@@ -105,6 +105,19 @@ async def test_attempts_that_fail_while_it_is_open_are_not_used_up(
     assert await read_breakers(orders) == []
 
 
+async def test_a_step_that_may_be_made_once_is_undone_after_a_half_open_attempt_without_an_answer(
+    env: Environment, orders: AsyncEngine, crm: PaymentServer
+) -> None:
+    once = SLOW.replace("saga: slow", "saga: once").replace(
+        "timeout: 300ms", "timeout: 300ms\n        idempotent: false"
+    )
+    crm.faults({"delay_after": 2.0})
+    await insert_breaker(orders, OpenBreaker("crm", datetime.now(UTC), "it failed", due_in=0.0))
+    async with env.serving(once) as client:
+        story = await finished(client, await begin(client, "once"))
+    assert (story["state"], story["reason"]["kind"], row(story, "charge")["attempts"]) == ("COMPENSATED", "unknown", 1)
+
+
 async def test_a_deadline_counts_and_a_pause_by_an_operator_comes_first(
     env: Environment, orders: AsyncEngine, crm: PaymentServer
 ) -> None:
