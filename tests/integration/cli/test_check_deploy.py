@@ -92,6 +92,7 @@ async def test_a_run_of_a_temporal_reset_is_replayed(temporal: TemporalServer, t
         ask = await client.start("ask", {})
         await until(lambda: _waits(client, ask.id))
         await reset_run(client.temporal, ask.id)
+        await until(lambda: _waits(client, ask.id))  # a worker that ends before that waits for an activity
 
         async def is_replayed() -> bool:
             checked = await check(client, Project(project.settings, Actions([])))
