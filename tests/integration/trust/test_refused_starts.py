@@ -32,7 +32,7 @@ from saga_workers.start.tally import Tally
 from saga_workers.stuck.open_sagas import find_deleted
 from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.temporal import saga_runs
-from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
+from saga_workers.temporal.temporal_runs import NoAnswer, RunInfo, describe_run, list_runs
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.saga_view import read_view
 from saga_workers.worker.earlier_children import look_up_earlier_child
@@ -317,6 +317,26 @@ async def test_the_id_waits_until_the_runs_before_are_listed(bank: Bank, monkeyp
     assert not (await bank.client.start("transfer", input)).started
     assert looks > 2
     assert bank.balances() == {"a1": 93, "a2": 107}
+
+
+@pytest.mark.parametrize("claim", [start_refused, terminate_before_task])
+async def test_a_start_is_tried_again_while_the_runs_before_are_not_listed(
+    bank: Bank, claim: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id, input = new_transfer(bank)
+    await claim(bank.client, id)
+
+    async def lagging(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:
+        async for run in list_runs(temporal, query):
+            if run.id != id:
+                yield run
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saga_runs, "list_runs", lagging)
+        patch.setattr(saga_runs, "_VISIBILITY_LAG", 0.1)
+        with pytest.raises(NoAnswer, match="does not list the runs of this id yet"):
+            await bank.client.start("transfer", input)
+    assert (await bank.client.start("transfer", input)).started
 
 
 async def test_a_refused_run_alone_is_shown(bank: Bank) -> None:

@@ -30,6 +30,7 @@ from saga_workers.start.existing_sagas import AlreadyEnded
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartResult
+from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.views.saga_view import read_view
 from sagas.bulk.batchable import why_not_shared
 from sagas.errors import RefusedError, UsageError
@@ -73,6 +74,8 @@ class StartEndpoint:
         except NotClaimed as error:
             message = "no worker has claimed the saga in time; repeat the start with its id"
             return json_response(503, {"error": message, "id": error.saga_id}, {"Retry-After": "5"})
+        except NoAnswer as error:
+            return error_response(503, error.message, {"Retry-After": "5"})
         except LedgerUnavailable as error:
             return ledger_is_down(error, name)
         except (RPCError, TimeoutError) as error:

@@ -15,8 +15,8 @@ from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.start.start_requests import StartRequest, StartResult
 from saga_workers.temporal.saga_input import read_input
-from saga_workers.temporal.saga_runs import was_refused
-from saga_workers.temporal.temporal_runs import RunDescription
+from saga_workers.temporal.saga_runs import was_never_accepted
+from saga_workers.temporal.temporal_runs import NoAnswer, RunDescription
 from saga_workers.views.saga_view import read_view
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
@@ -195,14 +195,19 @@ class ExistingSagas:
         return _ended(view.id, view.state, StartResult(view.id, "", False, completed=True, source="ledger"))
 
     async def run_in_temporal(self, saga_id: str, input: Any, claim: ClaimedId | None) -> StartResult:
-        """The run under this id, if it is the same saga with the same input and may count as this start."""
+        """The run under this id, if it is the same saga with the same input and may count as this start.
+
+        Raises NoAnswer if Temporal does not list the runs before one that never became a saga.
+        """
         location = await self._in_temporal.locate(saga_id)
         if location.run is None:
             raise RefusedError(f"the existing run of {saga_id} has just been deleted; start it again")
         run = location.run.run
-        if was_refused(run):
-            raise RefusedError(
-                f"a start of {saga_id} has just been refused, and Temporal does not list its runs yet; start it again"
+        if await was_never_accepted(self._locator.temporal, run):
+            raise NoAnswer(
+                f"a start of {saga_id} has just been refused or ended from outside, and Temporal does not list the runs"
+                " of this id yet",
+                help="start it again",
             )
         if not run.running:
             await self.give_up(claim)

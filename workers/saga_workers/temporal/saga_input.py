@@ -81,7 +81,7 @@ class _Start:
         match event.event_type:
             case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
                 self.attributes = event.workflow_execution_started_event_attributes
-            case EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED:
+            case EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:  # the first may time out
                 self._tasks += 1
             case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
                 name = event.activity_task_scheduled_event_attributes.activity_type.name

@@ -264,7 +264,7 @@ MAY_STILL_HAPPEN = "a worker that returns soon may still process it"
 
 
 class NoAnswer(SagaError):
-    """No worker has answered a request to a running saga, or to its bulk workflow."""
+    """No worker has answered a request to a running saga, or to its bulk workflow; or Temporal's list of runs lags."""
 
 
 # The definition of a run: the one it was started with, whatever the project's files contain now.
