@@ -14,7 +14,7 @@ from sagas.machine.earlier.known_steps import LeftState
 from sagas.protocol.messages import RunWasReset
 from sagas.protocol.outcomes import Outcome
 from sagas.text.exact_json import decode_json, encode_json
-from tests.unit.engine.machine.driver import MachineDriver, op, saga, step
+from tests.unit.engine.machine.driver import MachineDriver, op, probe, saga, step
 
 READS = ("r0", "r1")
 Answers = Mapping[str, Any]
@@ -89,3 +89,33 @@ def test_a_run_of_a_deleted_saga_does_not_do_otherwise_unasked(seed: int) -> Non
             assert effects(repeated) in single_runs(definition, first, second), (stop, repeated.log)
         else:
             assert repeated.state in ("PARKED", "COMPENSATED")
+
+
+def random_saga_with_pivot(chance: random.Random) -> Definition:
+    """Calls with and without a guard before a pivot, which has either a guard or a probe."""
+    steps = [step(f"s{number}", on=chance.choice(["shop", None])) for number in range(chance.randint(1, 4))]
+    if chance.random() < 0.5:
+        steps.append(step("pay", kind="pivot"))
+    else:
+        steps.append(step("pay", kind="pivot", on=None, probe=probe(seals=True)))
+    return saga(*steps, step("last", kind="retriable"))
+
+
+@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_run_that_is_cancelled_after_a_reset_undoes_nothing_past_the_pivot(seed: int, made: bool) -> None:
+    definition = random_saga_with_pivot(random.Random(seed))
+    steps = [step.id for step in definition.steps]
+    answers = {"pay~seal": "done", "pay~probe": "found"} if made else {"pay~probe": "absent"}
+    for stop in steps[1:]:
+        earlier = MachineDriver(definition, hold=[stop]).run()
+        left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
+        repeated = MachineDriver(definition, answers=answers, hold=["s0"]).start()
+        commit_point = "past" if left.committed else "before"
+        repeated.feed(RunWasReset(repeated.now, left.generations, commit_point, left.records)).cancel()
+        repeated.end("s0").run()
+        if stop == "last" or (stop == "pay" and made):
+            assert (repeated.state, repeated.undone) == ("COMPLETED", []), stop
+        else:
+            assert repeated.state == "COMPENSATED"
+            assert set(steps[: steps.index(stop)]) <= set(repeated.undone), stop
