@@ -12,6 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_activities.guard.tables import request_table
 from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
+from sagas import Step
 from sagas.errors import RefusedError
 from sagas.settings import HttpService
 from tests.helpers import run_changes
@@ -194,6 +195,30 @@ async def test_a_pivot_without_a_guard_parks_unless_something_tells_of_it(
             await handle(client, id).signal(signal)
         assert (await finished(client, id))["state"] == "COMPLETED"
         assert "undo a" not in env.log()
+
+
+async def test_a_pivot_without_a_guard_that_was_in_flight_before_a_reset_parks(env: Environment) -> None:
+    async with env.serving(UNGUARDED_PIVOT) as client:
+        id = await begin(client, "unguarded")
+
+        async def reset(step: Step) -> None:
+            await run_changes.reset_run(client.temporal, id, keeps_signals=False)
+
+        env.plan["do b"] = [reset, None]
+        await waits_at(client, id, "go")
+        await handle(client, id).signal("go")
+
+        async def called() -> bool:
+            return "do b" in env.log()
+
+        await until(called)
+        await waits_at(client, id, "go")
+        assert await client.cancel(id) == "recorded"
+        story = await finished(client, id)
+        assert (story["state"], [parked["step"] for parked in story["parked"]]) == ("PARKED", ["b"])
+        decision = {"step": "b", "decision": "compensate", "reason": "no", "who": "ada", "evidence": "its list"}
+        await send_signed(client, id, decision)
+        assert ((await finished(client, id))["state"], await env.effects()) == ("COMPENSATED", [])
 
 
 async def test_a_reply_to_an_earlier_saga_of_the_id_tells_nothing(env: Environment) -> None:
