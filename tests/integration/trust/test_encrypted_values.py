@@ -51,6 +51,7 @@ definitions = ["."]
 actions = ["./actions.py"]
 [temporal]
 address = "{address}"
+namespace = "{namespace}"
 task_queue = "encrypted-{unique}"
 web_ui = "http://127.0.0.1:8233"
 [connections.shop]
@@ -100,12 +101,12 @@ def new_key() -> str:
     return secrets.token_hex(32)
 
 
-def write_project(folder: Path, temporal: TemporalServer, shop: str) -> Project:
+def write_project(folder: Path, temporal: TemporalServer, shop: str, namespace: str = "default") -> Project:
     for name, steps in DEFINITIONS.items():
         (folder / f"{name}.saga.yaml").write_text(f"saga: {name}\n{INPUT}steps: {steps}\n", encoding="utf-8")
     (folder / "actions.py").write_text(ACTIONS, encoding="utf-8")
     (folder / "codec.key").write_text(new_key(), encoding="utf-8")
-    toml = TOML.format(address=temporal.address, unique=uuid.uuid4(), shop=shop)
+    toml = TOML.format(address=temporal.address, namespace=namespace, unique=uuid.uuid4(), shop=shop)
     (folder / "saga.toml").write_text(toml, encoding="utf-8")
     assert (done := run_command(["setup"], folder)).returncode == 0, done
     return Project(load_settings(config=str(folder / "saga.toml")))

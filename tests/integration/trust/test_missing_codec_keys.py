@@ -6,6 +6,10 @@ import uuid
 from pathlib import Path
 
 import psycopg
+import pytest_asyncio
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.client import Client as Temporal
 
 from saga_activities.value_cipher import ValueCipher, encrypted_text
 from saga_cli.exit_codes import DIFFERENCES
@@ -17,14 +21,24 @@ from sagas.settings import load_settings
 from sagas.settings.codec import load_codec_keys
 from tests.helpers.forked_commands import run_command
 from tests.helpers.local_worker import finished
-from tests.helpers.processes import WorkerProcess
+from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.helpers.waiting import until
-from tests.integration.trust.test_encrypted_values import CARD, new_key, project, shop
+from tests.integration.trust.test_encrypted_values import CARD, new_key, shop, write_project
 
-__all__ = ["project", "shop"]  # fixtures
+__all__ = ["shop"]  # a fixture
 
 _EVENT = """insert into saga_outbox (event_id, topic, value, headers, saga_id, step, generation, status, created_at)
 values (%s, 'orders', %s, '{}', 's', 'a', 1, 'NEW', 0)"""
+
+
+@pytest_asyncio.fixture
+async def project(tmp_path: Path, temporal: TemporalServer, shop: str) -> Project:
+    """A project in a namespace of its own: the commands look at all runs of one, also at those with other keys."""
+    namespace = f"keys-{uuid.uuid4()}"
+    client = await Temporal.connect(temporal.address)
+    request = RegisterNamespaceRequest(namespace=namespace, workflow_execution_retention_period=Duration(seconds=86400))
+    await client.workflow_service.register_namespace(request)
+    return write_project(tmp_path, temporal, shop, namespace)
 
 
 async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: Path, shop: str) -> None:
