@@ -23,13 +23,14 @@ from sagas.settings import load_settings
 from tests.helpers.forked_commands import run_command
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import WorkerProcess
+from tests.helpers.sampling import scaled
 from tests.helpers.waiting import until
 from tests.integration.trust.test_encrypted_values import CARD, project, shop
 from tests.integration.trust.test_forgotten_values import STEPS
 
 __all__ = ["project", "shop"]  # fixtures
 
-_ROUNDS = 8
+_ROUNDS = scaled(3, 20)
 
 
 async def forget(client: Client, saga_id: str) -> None:
