@@ -6,6 +6,11 @@ import asyncio
 
 from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.stuck import open_sagas
+from saga_workers.temporal.run_history import start_of_run
+from saga_workers.temporal.saga_input import first_input
+from saga_workers.temporal.saga_runs import was_never_accepted
+from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.views.run_facts import close_reason
 from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.cli.conftest import fresh
@@ -74,3 +79,16 @@ async def test_a_terminated_saga_that_only_the_ledger_has_is_stuck(stay: Stay) -
     await asyncio.to_thread(broken.unlink)
     assert (await stay.saga("--json", "resume", id)).json["response"] == "started again"
     assert (await stay.saga("watch", id)).code == 0
+
+
+async def test_a_run_that_is_deleted_while_it_is_looked_at_has_no_events(stay: Stay) -> None:
+    temporal, id = stay.client.temporal, f"outing-{fresh('oslo')}"
+    await temporal.start_workflow("outing", id=id, task_queue="nobody-polls-it")
+    await temporal.get_workflow_handle(id).terminate("a test")
+    seen = await describe_run(temporal, id)
+    assert seen is not None
+    await delete(stay, id)
+    assert not await was_never_accepted(temporal, seen.run)
+    assert (await close_reason(temporal, seen.run)).kind == "terminated"
+    assert await start_of_run(temporal, id, seen.run.run_id) is None
+    assert await first_input(temporal, seen) is None

@@ -16,7 +16,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.temporal.temporal_runs import UNREADABLE, RunDescription, RunInfo, describe_run
 
@@ -28,10 +28,19 @@ _Answer = TypeVar("_Answer")
 
 async def start_of_run(temporal: Temporal, id: str, run_id: str) -> WorkflowExecutionStartedEventAttributes | None:
     """The start of a run, from the first event of its history; None if the history is deleted."""
-    handle = temporal.get_workflow_handle(id, run_id=run_id)
-    async for event in handle.fetch_history_events(page_size=1):
+    async for event in events_of_run(temporal, id, run_id, page_size=1):
         return event.workflow_execution_started_event_attributes
     return None
+
+
+async def events_of_run(temporal: Temporal, id: str, run_id: str, **options: Any) -> AsyncIterator[HistoryEvent]:
+    """The events of a run, with ``options`` for the SDK's ``fetch_history_events``; none if Temporal has deleted it."""
+    try:
+        async for event in temporal.get_workflow_handle(id, run_id=run_id).fetch_history_events(**options):
+            yield event
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
 
 
 async def describe_bulk(temporal: Temporal, id: str) -> RunDescription | None:
@@ -50,7 +59,7 @@ async def describe_bulk(temporal: Temporal, id: str) -> RunDescription | None:
 
 async def readable_events(temporal: Temporal, run: RunInfo) -> AsyncIterator[HistoryEvent]:
     """The events of a run, up to one that cannot be decoded, for which the SDK's own iterator would ask again and
-    again.
+    again; none if Temporal has deleted the run.
     """
     token = b""
     while True:
@@ -88,10 +97,10 @@ def _execution(run: RunInfo) -> Execution:
 
 
 async def _readable(call: Callable[..., Awaitable[_Answer]], request: Any) -> _Answer | None:
-    """The answer to a request; None if it cannot be decoded, for which no retry helps."""
+    """The answer to a request; None if it cannot be decoded or the run is deleted, for which no retry helps."""
     try:
         return await call(request, retry=False, timeout=_READ_TIMEOUT)
     except RPCError as error:
-        if error.status in UNREADABLE:
+        if error.status in UNREADABLE or error.status is RPCStatusCode.NOT_FOUND:
             return None
     return await call(request, retry=True)

@@ -14,6 +14,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as Temporal
 
+from saga_workers.temporal.run_history import events_of_run
 from saga_workers.temporal.temporal_runs import RunDescription
 from sagas.protocol.payloads import DEFINITION_HEADER, DETACHED_HEADER, LOAD_ACTIVITY, VERIFY_ACTIVITY, unpack_state
 
@@ -42,8 +43,7 @@ async def read_input(temporal: Temporal, described: RunDescription) -> SagaInput
     """
     id, first_run = described.run.id, described.run.raw.first_run_id or described.run.run_id
     start = _Start()
-    events = temporal.get_workflow_handle(id, run_id=first_run).fetch_history_events(page_size=_FIRST_EVENTS)
-    async for event in events:
+    async for event in events_of_run(temporal, id, first_run, page_size=_FIRST_EVENTS):
         start.add(event)
         if event.event_id >= _FIRST_EVENTS or start.is_over:
             break

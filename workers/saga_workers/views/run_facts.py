@@ -7,6 +7,7 @@ from datetime import datetime
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowHistoryEventFilterType
 
+from saga_workers.temporal.run_history import events_of_run
 from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import REFUSED_TYPE
@@ -15,9 +16,9 @@ from sagas.protocol.saga_view import ReasonView
 
 async def close_reason(temporal: Temporal, run: RunInfo) -> ReasonView:
     """The ``reason`` given by a run's close event."""
-    handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
+    only_end = WorkflowHistoryEventFilterType.CLOSE_EVENT
     kind, type_, message = "terminated", None, "closed by Temporal"
-    async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
+    async for event in events_of_run(temporal, run.id, run.run_id, event_filter_type=only_end):
         if event.HasField("workflow_execution_terminated_event_attributes"):
             end = event.workflow_execution_terminated_event_attributes
             by = recorded_name(end.identity) if end.identity else "an unknown client"
