@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from saga_activities.attempt_admission import AttemptAdmission
 from saga_activities.attempt_context import (
     AttemptContext,
     ChunkObserver,
@@ -20,15 +21,12 @@ from saga_activities.attempt_context import (
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.bulk.result_room import encode_bounded
-from saga_activities.circuit_breakers import FREE, AdmittedAttempt, CircuitBreakers
-from saga_activities.concurrency import uncancellable
 from saga_activities.conflict_retries import schedule_conflict
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
 from saga_activities.ledger.records import NewClaim, RunRecord
 from saga_activities.ledger.rows import document_text, storable
 from saga_activities.reported_failure import reported_failure
-from saga_activities.standing_pauses import StandingPauses
 from sagas.bulk.names import (
     CHUNK_ACTIVITY,
     CLAIM_ACTIVITY,
@@ -62,17 +60,15 @@ class BulkActivities:
         databases: DatabaseConnections,
         ledger: str | None,
         detach: DetachSagas,
+        admission: AttemptAdmission,
         observers: Sequence[ChunkObserver] = (),
-        pauses: StandingPauses | None = None,
-        breakers: CircuitBreakers | None = None,
     ) -> None:
         self._bodies = bodies
         self._databases = databases
         self._ledger = ledger
         self._start_detached = detach
+        self._admission = admission
         self._observers = tuple(observers)
-        self._pauses = pauses
-        self._breakers = breakers
 
     async def perform(self, activity_type: str, request: Mapping[str, Any], attempt: AttemptContext) -> dict[str, Any]:
         """Perform one of the activities. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed,
@@ -99,7 +95,10 @@ class BulkActivities:
         guard_spec = calls[0].guard
         assert guard_spec is not None
         outcomes: Sequence[Outcome | None]
-        admitted = await self._admit(calls, attempt)
+        seconds = attempt.deadline - time.time()
+        admitted = await self._admission.admit(
+            calls[0], calls[0].saga, attempt.number, seconds, is_single=len(calls) == 1
+        )
         if isinstance(admitted, Outcome):
             held = replace(admitted, failure=reported_failure(admitted))
             return encode_bounded([held] + [None] * (len(calls) - 1), attempt.number)
@@ -109,7 +108,8 @@ class BulkActivities:
             with masking([text for call in calls for text in call.sensitive_texts]), ExitStack() as observing:
                 for observer in self._observers:
                     observing.enter_context(observer(observed))
-                ended = await self._perform_admitted(performer, calls, with_masked_heartbeats(attempt), admitted)
+                performing = performer.perform(calls, with_masked_heartbeats(attempt))
+                ended = await self._admission.make_chunk(admitted, performing)
                 outcomes = observed.outcomes = [
                     None if outcome is None else _reported(outcome, call, attempt.number)
                     for call, outcome in zip(calls, ended, strict=True)
@@ -123,34 +123,6 @@ class BulkActivities:
             ],
             attempt.number,
         )
-
-    async def _admit(self, calls: Sequence[Invocation], attempt: AttemptContext) -> AdmittedAttempt | Outcome:
-        """A chunk if it may be performed, else the outcome of one that is held back: the calls of a chunk have their
-        saga and their connections in common.
-        """
-        held = None if self._pauses is None else await self._pauses.hold(calls[0], calls[0].saga, attempt.number)
-        if held is not None or self._breakers is None:
-            return held or FREE
-        seconds = attempt.deadline - time.time()
-        return await self._breakers.admit(calls[0], attempt.number, seconds, is_single=len(calls) == 1)
-
-    async def _perform_admitted(
-        self,
-        performer: ChunkPerformer,
-        calls: Sequence[Invocation],
-        attempt: AttemptContext,
-        admitted: AdmittedAttempt,
-    ) -> Sequence[Outcome | None]:
-        try:
-            outcomes = await performer.perform(calls, attempt)
-        except BaseException:
-            if self._breakers is not None:
-                await uncancellable(self._breakers.interrupted(admitted, answered=False))
-            raise
-        if self._breakers is None:
-            return outcomes
-        # Their effects are there: a cancel must not make their outcomes unknown.
-        return await uncancellable(self._breakers.chunk_ended(admitted, outcomes))
 
     async def _claim(self, request: Mapping[str, Any]) -> dict[str, Any]:
         at = claims.seconds_to_time(request["at"])

@@ -14,6 +14,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationErrorCategory
 
+from saga_activities.attempt_admission import AttemptAdmission
 from saga_activities.attempt_context import (
     AttemptContext,
     AttemptObserver,
@@ -24,7 +25,7 @@ from saga_activities.attempt_context import (
 )
 from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.bulk.bulk_activities import BulkActivities
-from saga_activities.circuit_breakers import FREE, AdmittedAttempt, CircuitBreakers
+from saga_activities.circuit_breakers import AdmittedAttempt
 from saga_activities.concurrency import uncancellable
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
@@ -32,7 +33,6 @@ from saga_activities.input_checks import INPUT_CHECKS, CheckedInputs
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
 from saga_activities.locks.parked_holders import IsParked, with_parked_owner
 from saga_activities.server_clock import ServerClock
-from saga_activities.standing_pauses import StandingPauses
 from saga_activities.temporal.activity_attempt import (
     DEFAULT_TIMEOUT,
     attempt_context,
@@ -98,6 +98,7 @@ class SagaActivities:
     def __init__(
         self,
         dispatcher: Dispatcher,
+        admission: AttemptAdmission,
         loader: DefinitionLoader,
         verify_start: VerifyStart,
         look_before_reset: LookBeforeReset,
@@ -108,10 +109,9 @@ class SagaActivities:
         is_parked: IsParked | None = None,
         clock: ServerClock | None = None,
         schedules: ScheduleActivity | None = None,
-        pauses: StandingPauses | None = None,
-        breakers: CircuitBreakers | None = None,
     ) -> None:
         self._dispatcher = dispatcher
+        self._admission = admission
         self._locks = locks
         self._bulk = bulk
         self._is_parked = is_parked
@@ -119,8 +119,6 @@ class SagaActivities:
         self._loader = loader
         self._verify_start = verify_start
         self._schedules = schedules
-        self._pauses = pauses
-        self._breakers = breakers
         self._look_before_reset = look_before_reset
         self._look_up_earlier_child = look_up_earlier_child
         self._observers = tuple(observers)
@@ -160,9 +158,10 @@ class SagaActivities:
             ) from None
         saga = invocation.saga or info.workflow_type or ""
         attempt = await attempt_context(saga, None, self._clock)
-        # Admission and its end ask the ledger, which may take longer than the heartbeat timeout.
+        # AttemptAdmission and its end ask the ledger, which may take longer than the heartbeat timeout.
         with repeat_heartbeats(attempt) if invocation.beats else contextlib.nullcontext(attempt) as beaten:
-            admission = self._admit(invocation, saga, info)
+            timeout = info.start_to_close_timeout or DEFAULT_TIMEOUT
+            admission = self._admission.admit(invocation, saga, attempt_number(info), timeout.total_seconds())
             admitted = await (uncancellable(admission, unless=must_end) if invocation.beats else admission)
             if isinstance(admitted, Outcome):
                 return temporal_result(note_no_effect(admitted, info), invocation, attempt.number)
@@ -177,30 +176,10 @@ class SagaActivities:
             for watcher in self._observers:
                 watching.enter_context(watcher(watched))
             traced = replace(with_masked_heartbeats(attempt), traceparent=watched.traceparent)
-            ended = await self._perform_admitted(invocation, traced, watched, admitted)
+            making = self._perform(invocation, traced, watched)
+            ended = await self._admission.make(admitted, making, awaits_reply=lambda: watched.awaits_reply)
             outcome = watched.outcome = mask_failure(note_no_effect(ended, info), texts_of_attempt())
         return outcome
-
-    async def _admit(self, invocation: Invocation, saga: str, info: activity.Info) -> AdmittedAttempt | Outcome:
-        """The attempt if it may be made, else the outcome of one that is held back."""
-        number = attempt_number(info)
-        held = None if self._pauses is None else await self._pauses.hold(invocation, saga, number)
-        if held is not None or self._breakers is None:
-            return held or FREE
-        timeout = info.start_to_close_timeout or DEFAULT_TIMEOUT
-        return await self._breakers.admit(invocation, number, timeout.total_seconds())
-
-    async def _perform_admitted(
-        self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt, admitted: AdmittedAttempt
-    ) -> Outcome:
-        try:
-            outcome = await self._perform(invocation, attempt, observed)
-        except BaseException:
-            if self._breakers is not None:
-                await uncancellable(self._breakers.interrupted(admitted, answered=observed.awaits_reply))
-            raise
-        # Its effect may be there: a cancel must not make its outcome unknown.
-        return outcome if self._breakers is None else await uncancellable(self._breakers.ended(admitted, outcome))
 
     async def _perform(self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt) -> Outcome:
         try:

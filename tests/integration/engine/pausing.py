@@ -13,6 +13,17 @@ from sagas.protocol.saga_view import SagaView
 from sagas.protocol.standing_pause import PauseKind
 from tests.helpers.waiting import until
 
+CHARGE = """
+      - id: charge
+        uses: http
+        with: {connection: crm, method: POST, path: /charges, json: {account: a, amount: 1}, result: response.json.id}
+        retry: {max_attempts: 2, initial_interval: 10ms}
+        compensate:
+          uses: http
+          with: {connection: crm, method: POST, path: /refunds, json: {charge: "${{ steps.charge.result }}"}}
+"""
+"""A step that charges an account of the payment server, connection `crm`."""
+
 
 async def pause(orders: AsyncEngine, kind: PauseKind, name: str) -> None:
     assert await begin_pause(orders, kind, name, who="mia", reason="a move", since=datetime.now(UTC))

@@ -22,22 +22,18 @@ from tests.helpers.local_worker import finished
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, row
-from tests.integration.engine.pausing import asked_again, held, pause
+from tests.integration.engine.pausing import CHARGE, asked_again, held, pause
 
 SAGAS = 20
 MINIMUM = 5
-PAY = """
+PAY = (
+    """
     saga: pay
     steps:
       - {id: x, uses: work, compensate: unwork}
-      - id: charge
-        uses: http
-        with: {connection: crm, method: POST, path: /charges, json: {account: a, amount: 1}, result: response.json.id}
-        retry: {max_attempts: 2, initial_interval: 10ms}
-        compensate:
-          uses: http
-          with: {connection: crm, method: POST, path: /refunds, json: {charge: "${{ steps.charge.result }}"}}
 """
+    + CHARGE
+)
 
 
 @pytest.fixture

@@ -15,21 +15,19 @@ from tests.helpers.local_worker import finished
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin
-from tests.integration.engine.pausing import asked_again, held, pause
+from tests.integration.engine.pausing import CHARGE, asked_again, held, pause
 
-PAY = """
+PAY = (
+    """
     saga: pay
     steps:
-      - id: charge
-        uses: http
-        with: {connection: crm, method: POST, path: /charges, json: {account: a, amount: 1}, result: response.json.id}
-        retry: {max_attempts: 2, initial_interval: 10ms}
-        compensate:
-          uses: http
-          with: {connection: crm, method: POST, path: /refunds, json: {charge: "${{ steps.charge.result }}"}}
+"""
+    + CHARGE
+    + """
       - {id: x, uses: work, effect: none}
       - {id: approval, uses: wait, with: {signal: approve}}
 """
+)
 COMMAND = """
     saga: command
     steps:

@@ -12,6 +12,7 @@ from temporalio.common import RawValue
 from temporalio.testing import ActivityEnvironment
 
 from saga_activities import attempt_context
+from saga_activities.attempt_admission import AttemptAdmission
 from saga_activities.circuit_breakers import FREE, AdmittedAttempt, CircuitBreakers
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.standing_pauses import StandingPauses
@@ -44,7 +45,7 @@ class SlowBreakers:
         self._admits = admits
         self._ends = ends
 
-    async def admit(self, *_: Any) -> AdmittedAttempt:
+    async def admit(self, *_: Any, **__: Any) -> AdmittedAttempt:
         await self._admits.wait()
         return FREE
 
@@ -60,12 +61,11 @@ def perform(environment: ActivityEnvironment, breakers: SlowBreakers, *, beats: 
 
     activities = SagaActivities(
         cast(Dispatcher, DonePerformer()),
+        AttemptAdmission(cast(StandingPauses, NoPauses()), cast(CircuitBreakers, breakers)),
         cast(DefinitionLoader, None),
         unused,
         unused,
         unused,
-        pauses=cast(StandingPauses, NoPauses()),
-        breakers=cast(CircuitBreakers, breakers),
     )
     now = datetime.now(UTC)
     environment.info = dataclasses.replace(

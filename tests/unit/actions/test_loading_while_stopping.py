@@ -10,6 +10,7 @@ import pytest
 from temporalio.common import RawValue
 from temporalio.testing import ActivityEnvironment
 
+from saga_activities.attempt_admission import AttemptAdmission
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.temporal.definition_loader import DefinitionLoader
 from saga_activities.temporal.saga_activities import SagaActivities
@@ -29,14 +30,14 @@ async def test_a_worker_that_stops_leaves_the_query_to_another_one() -> None:
         finally:
             given_up.set()
 
-    async def unused(*_: Any) -> Any:
+    async def unused(*_: Any, **__: Any) -> Any:
         raise AssertionError
 
     async def no_attributes() -> list[str]:
         return []
 
     loader = DefinitionLoader(cast(Project, None), unused, query, no_attributes)
-    activities = SagaActivities(cast(Dispatcher, None), loader, unused, unused, unused)
+    activities = SagaActivities(cast(Dispatcher, None), cast(AttemptAdmission, None), loader, unused, unused, unused)
     environment = ActivityEnvironment()
     environment.info = dataclasses.replace(environment.info, activity_type=LOAD_ACTIVITY)
     request = RawValue(json_payload({"saga": "trip", "undo_of": "trip-1"}))

@@ -22,6 +22,7 @@ from temporalio.worker import (
 )
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
+from saga_activities.attempt_admission import AttemptAdmission
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_activities.circuit_breakers import CircuitBreakers
@@ -172,10 +173,12 @@ class SagaPlugin(SimplePlugin):
         detach = SagaDetacher(client, task_queue, self._trust.keys)
         chunk_watchers = [self.metrics.observe_chunk, *([self._tracing.trace_chunk] if self._tracing else ())]
         ledger = self._project.settings.ledger.connection
-        bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers, self.pauses, self.breakers)
+        admission = AttemptAdmission(self.pauses, self.breakers)
+        bulk = BulkActivities(bodies, databases, ledger, detach, admission, chunk_watchers)
         locator = Locator(client, self._ledger, keys=verifying_keys(settings))
         activities = SagaActivities(
             dispatcher,
+            admission,
             _definition_loader(locator, self._project, self._trust),
             self._trust.verify_start,
             partial(look_before_reset, settings, locator),
@@ -186,8 +189,6 @@ class SagaPlugin(SimplePlugin):
             parked,
             ServerClock(partial(measure_server_clock, client)),
             self._scheduled_starts(client, task_queue),
-            self.pauses,
-            self.breakers,
         )
         config["activities"] = [*config.get("activities", ()), activities.perform]
         # Heartbeats of guarded attempts must not be throttled for longer than they may be late.
