@@ -24,7 +24,7 @@ def decrypt_passages(cipher: ValueCipher, text: bytes) -> tuple[bytes, int]:
         nonlocal unread
         key_id, data = match[1] or match[3], match[2] or match[4]
         try:
-            return cipher.decrypt(key_id.decode(), base64.b64decode(data, validate=True))
+            return cipher.decrypt_at(None, key_id.decode(), base64.b64decode(data, validate=True))
         except (UnknownKey, NotOfThisKey, ValueError):
             unread += 1
             return match[0]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from saga_activities.value_places import PLACE_BYTES, ValuePlace, place_digest
 from sagas.errors import SagaError, UsageError
 from sagas.settings.codec import CodecKey
 from sagas.text.printable import printable_line
@@ -23,7 +24,7 @@ class UnknownKey(SagaError):
 
 
 class NotOfThisKey(Exception):
-    """The key that a value names has not encrypted it."""
+    """The key that a value names has not encrypted it, or not for the place where it is."""
 
 
 class ValueCipher:
@@ -39,17 +40,38 @@ class ValueCipher:
         return key_id in self._ciphers
 
     def encrypt(self, value: bytes) -> bytes:
-        """The nonce of 12 bytes, and the encrypted value with its tag."""
-        nonce = os.urandom(_NONCE_BYTES)
-        return nonce + self._ciphers[self.key_id].encrypt(nonce, value, None)
+        """The nonce of 12 bytes, and the encrypted value with its tag. It belongs to no place: those have Temporal's
+        payloads, of which the codec does not know the workflow.
+        """
+        return self._encrypt(value, None)
+
+    def encrypt_at(self, place: ValuePlace, value: bytes) -> bytes:
+        """The digest of a place, and a value that can be decrypted there only."""
+        digest = place_digest(place)
+        return digest + self._encrypt(value, digest)
 
     def decrypt(self, key_id: str, value: bytes) -> bytes:
         """The value that :meth:`encrypt` was given, with the key of this id.
 
         Raises:
             UnknownKey: there is no such key.
-            NotOfThisKey: another key has encrypted it, or it was changed.
+            NotOfThisKey: another key has encrypted it, or for a place, or it was changed.
         """
+        return self._decrypt(key_id, value, None)
+
+    def decrypt_at(self, place: ValuePlace | None, key_id: str, value: bytes) -> bytes:
+        """The value that :meth:`encrypt_at` was given with this place; None stands for the place that the value names.
+
+        Raises as :meth:`decrypt` does.
+        """
+        digest, encrypted = value[:PLACE_BYTES], value[PLACE_BYTES:]
+        return self._decrypt(key_id, encrypted, digest if place is None else place_digest(place))
+
+    def _encrypt(self, value: bytes, associated: bytes | None) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._ciphers[self.key_id].encrypt(nonce, value, associated)
+
+    def _decrypt(self, key_id: str, value: bytes, associated: bytes | None) -> bytes:
         from cryptography.exceptions import InvalidTag
 
         cipher = self._ciphers.get(key_id)
@@ -59,7 +81,7 @@ class ValueCipher:
                 help="add the earlier key to [codec] key, after the present one",
             )
         try:
-            return cipher.decrypt(value[:_NONCE_BYTES], value[_NONCE_BYTES:], None)
+            return cipher.decrypt(value[:_NONCE_BYTES], value[_NONCE_BYTES:], associated)
         except (InvalidTag, ValueError):
             raise NotOfThisKey from None
 
@@ -68,9 +90,9 @@ ENCRYPTED_TEXT = "saga:encrypted:"
 """The beginning of an encrypted value as text: no JSON begins so."""
 
 
-def encrypted_text(cipher: ValueCipher, value: bytes) -> str:
-    """A value, encrypted, as text that names its key."""
-    return f"{ENCRYPTED_TEXT}{cipher.key_id}:{base64.b64encode(cipher.encrypt(value)).decode()}"
+def encrypted_text(cipher: ValueCipher, place: ValuePlace, value: bytes) -> str:
+    """A value, encrypted for its place, as text that names its key."""
+    return f"{ENCRYPTED_TEXT}{cipher.key_id}:{base64.b64encode(cipher.encrypt_at(place, value)).decode()}"
 
 
 def key_and_data(text: str) -> tuple[str, bytes]:

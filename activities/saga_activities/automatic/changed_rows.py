@@ -32,7 +32,7 @@ MAX_SHOWN_WRITERS = 5
 """Other steps that a reason names as writers of a row."""
 
 _SELECT_LATER = """
-SELECT i.saga_id, i.step, i.before_image, i.after_image FROM saga_image i
+SELECT i.saga_id, i.step, i.generation, i.sequence, i.before_image, i.after_image FROM saga_image i
 LEFT JOIN saga_guard g
   ON g.saga_id = i.saga_id AND g.step = i.step AND g.generation = i.generation AND g.op = 'undo'
 WHERE i.row_hash = :row_hash AND i.sequence > 0 AND g.op IS NULL

@@ -44,7 +44,8 @@ from sagas.sql_text.row_changes import NotImageable, RowChange
 from sagas.text.exact_json import canonical_json, decode_json
 
 _SELECT_IMAGES = (
-    "SELECT sequence, statement, row_hash, row_change, undo_scope, table_name, row_key, before_image, after_image"
+    "SELECT saga_id, step, generation, sequence, statement, row_hash, row_change, undo_scope, table_name,"
+    " row_key, before_image, after_image"
     " FROM saga_image WHERE saga_id = :saga_id AND step = :step AND generation = :generation"
     " ORDER BY statement, sequence"
 )

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from saga_activities.automatic.table_access import Key, TableAccess
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import now_sql, row_lock_table
+from saga_activities.value_places import lock_place
 from sagas.definition.times import format_timestamp
 from sagas.errors import RowLocked
 from sagas.protocol.locks import owner_id
@@ -72,7 +73,7 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
             {
                 "row_hash": row_hash,
                 "table_name": by_hash[row_hash].table,
-                "row_key": sql.stored_values.encrypt_json(by_hash[row_hash].key_text),
+                "row_key": sql.stored_values.encrypt_json(lock_place(row_hash), by_hash[row_hash].key_text),
                 "saga_id": owner,
             }
             for row_hash in hashes

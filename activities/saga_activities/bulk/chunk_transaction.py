@@ -16,6 +16,7 @@ from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.sqlalchemy_transaction import SqlAlchemyTransaction
 from saga_activities.guard.sqlite import SqliteTransaction
 from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowWrite, TransactionLimits
+from saga_activities.value_places import result_place
 from sagas.text.exact_json import encode_json
 
 _ROWS = "json_array_elements(%s::json) AS r"
@@ -57,8 +58,9 @@ class PostgresChunk(PostgresTransaction):
 
     async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
         keys = [(*_key(row.key), row.op) for row in rows]
+        encrypt = self._stored_values.encrypt_result
         values = [
-            (*key, row.reason, row.args_hash, self._stored_values.encrypt_result(row.result), row.origin)
+            (*key, row.reason, row.args_hash, encrypt(result_place(*key), row.result), row.origin)
             for key, row in zip(keys, rows, strict=True)
         ]
         cursor = await self._send(_INSERT, (self._limits.scheduled_at, _rows(values), self._limits.scheduled_at))
@@ -70,9 +72,8 @@ class PostgresChunk(PostgresTransaction):
         cursor = await self._send(_SELECT, (_rows([_key(key) for key in keys]),))
         stored: dict[tuple[str, str, int], dict[str, GuardRow]] = {}
         for saga_id, step, generation, op, reason, args_hash, result in await cursor.fetchall():
-            stored.setdefault((saga_id, step, generation), {})[op] = GuardRow(
-                reason, args_hash, self._stored_values.decrypt_result(result)
-            )
+            clear = self._stored_values.decrypt_result(result_place(saga_id, step, generation, op), result)
+            stored.setdefault((saga_id, step, generation), {})[op] = GuardRow(reason, args_hash, clear)
         return [stored.get(_key(key), {}) for key in keys]
 
     async def delete_rows(self, rows: Sequence[tuple[EntryKey, str]]) -> None:
@@ -81,7 +82,9 @@ class PostgresChunk(PostgresTransaction):
     async def store(self, writes: Sequence[tuple[EntryKey, RowWrite]]) -> None:
         encrypt = self._stored_values.encrypt_result
         if stored := [
-            (*_key(key), write.op, encrypt(write.result)) for key, write in writes if write.result is not None
+            (*_key(key), write.op, encrypt(result_place(*_key(key), write.op), write.result))
+            for key, write in writes
+            if write.result is not None
         ]:
             await self._send(_STORE, (_rows(stored),))
         for decision, status in HELD_EVENT_STATUS.items():

@@ -51,6 +51,7 @@ from saga_activities.session_settings import (
     with_foreign_keys,
     without_foreign_keys,
 )
+from saga_activities.value_places import result_place
 from sagas.sql_text.parsed import ParsedSql
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
@@ -125,7 +126,7 @@ class PostgresTransaction:
         result: str | None = None,
         origin: str | None = None,
     ) -> bool:
-        stored = self._stored_values.encrypt_result(result)
+        stored = self._stored_values.encrypt_result(result_place(*self._key_values(), op), result)
         row = (*self._key_values(), op, reason, args_hash, stored, origin, self._limits.scheduled_at)
         if not self.answered:
             cursor = await self._send(_INSERT_FIRST_ROW, (*row, self._limits.scheduled_at))
@@ -142,8 +143,9 @@ class PostgresTransaction:
         await self.check_watermark()
         cursor = await self._send(_SELECT_ROWS + (" FOR SHARE" if locked else ""), self._key_values())
         rows = await cursor.fetchall()
+        decrypt = self._stored_values.decrypt_result
         return {
-            op: GuardRow(reason, args_hash, self._stored_values.decrypt_result(result))
+            op: GuardRow(reason, args_hash, decrypt(result_place(*self._key_values(), op), result))
             for op, reason, args_hash, result in rows
         }
 
@@ -162,7 +164,8 @@ class PostgresTransaction:
     async def commit(self, row_write: RowWrite | None) -> None:
         text, values = self._final_statement, ()
         if row_write is not None and row_write.result is not None:
-            values = (self._stored_values.encrypt_result(row_write.result), *self._key_values(), row_write.op)
+            key = (*self._key_values(), row_write.op)
+            values = (self._stored_values.encrypt_result(result_place(*key), row_write.result), *key)
             text = f"{_UPDATE_RESULT}; {text}"
         if row_write is not None and row_write.held is not None:
             text, values = (

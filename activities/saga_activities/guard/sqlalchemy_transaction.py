@@ -34,6 +34,7 @@ from saga_activities.guard.transaction import (
     RowWrite,
     TransactionLimits,
 )
+from saga_activities.value_places import ValuePlace, result_place
 
 GUARD_COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
 GUARD_PLACEHOLDERS = ":saga_id, :step, :generation, :op, :reason, :args_hash, :result, :origin, :created_at"
@@ -82,6 +83,7 @@ class SqlAlchemyTransaction:
     def address(self, entry_key: EntryKey) -> None:
         """The following statements concern the rows of this entry."""
         self._key_values = entry_key.values
+        self._entry_key = entry_key
 
     async def insert(
         self,
@@ -96,7 +98,7 @@ class SqlAlchemyTransaction:
         if not opened:
             await self._begin()
         row = {**self._key_values, "op": op, "reason": reason, "args_hash": args_hash, "origin": origin}
-        row["result"] = self._stored_values.encrypt_result(result)
+        row["result"] = self._stored_values.encrypt_result(self._place(op), result)
         statement = self._insert_row if opened else self._insert_first_row
         return (await self._send(statement, {**row, "created_at": self._limits.scheduled_at})).rowcount == 1
 
@@ -111,7 +113,11 @@ class SqlAlchemyTransaction:
         statement = self._select_rows if locked else SELECT_ROWS_WITHOUT_LOCK
         rows = (await self._send(statement, self._key_values)).mappings()
         return {
-            row["op"]: GuardRow(row["reason"], row["args_hash"], self._stored_values.decrypt_result(row["result"]))
+            row["op"]: GuardRow(
+                row["reason"],
+                row["args_hash"],
+                self._stored_values.decrypt_result(self._place(row["op"]), row["result"]),
+            )
             for row in rows
         }
 
@@ -134,7 +140,7 @@ class SqlAlchemyTransaction:
     async def store_row(self, row_write: RowWrite) -> None:
         """Store what belongs to the row of an operation."""
         if row_write.result is not None:
-            result = self._stored_values.encrypt_result(row_write.result)
+            result = self._stored_values.encrypt_result(self._place(row_write.op), row_write.result)
             await self._send(_UPDATE_RESULT, {**self._key_values, "op": row_write.op, "result": result})
         if row_write.held is not None:
             await self._send(_UPDATE_HELD_EVENTS, {**self._key_values, "status": HELD_EVENT_STATUS[row_write.held]})
@@ -192,6 +198,9 @@ class SqlAlchemyTransaction:
         """Discard the connection: a statement on it was interrupted."""
         if not self._connection.invalidated:  # SQLAlchemy may have seen the cancellation first
             await self._connection.invalidate()
+
+    def _place(self, op: str) -> ValuePlace:
+        return result_place(self._entry_key.saga_id, self._entry_key.entry, self._entry_key.generation, op)
 
     def _seconds_left(self) -> float:
         return max(0.05, self._limits.deadline - time.time())

@@ -20,6 +20,7 @@ from saga_activities.value_cipher import (
     encrypted_text,
     key_and_data,
 )
+from saga_activities.value_places import ValuePlace
 from sagas.settings.codec import load_codec_keys
 from sagas.settings.connections import SqlConnection
 
@@ -30,7 +31,7 @@ _OPTION = "saga_stored_values"
 
 
 class StoredValues:
-    """Turns values into what the rows have, and back. Without a cipher both are the same.
+    """Turns values into what the rows have at a place, and back. Without a cipher both are the same.
 
     ``encrypts_outbox``: events that wait for the relay are encrypted as well.
     """
@@ -39,58 +40,60 @@ class StoredValues:
         self._cipher = cipher
         self.encrypts_outbox = encrypts_outbox and cipher is not None
 
-    def encrypt_result(self, text: str | None) -> str | None:
+    def encrypt_result(self, place: ValuePlace, text: str | None) -> str | None:
         """The JSON to store for a result. Markers without values stay readable: commands without the key read them."""
         if self._cipher is None or text is None or not holds_values(text):
             return text
-        data = base64.b64encode(self._cipher.encrypt(text.encode("utf-8", "surrogatepass"))).decode()
+        data = base64.b64encode(self._cipher.encrypt_at(place, text.encode("utf-8", "surrogatepass"))).decode()
         return encode_encrypted(self._cipher.key_id, data)
 
-    def decrypt_result(self, text: str | None) -> str | None:
+    def decrypt_result(self, place: ValuePlace, text: str | None) -> str | None:
         """The text that :meth:`encrypt_result` was given. Raises UnreadableRow."""
         if (encrypted := decode_encrypted(text)) is None:
             return text
         key_id, data = encrypted
         try:
-            return self._decrypted(key_id, base64.b64decode(data, validate=True)).decode("utf-8", "surrogatepass")
+            return self._decrypted(place, key_id, base64.b64decode(data, validate=True)).decode(
+                "utf-8", "surrogatepass"
+            )
         except ValueError:
             raise ChangedRow from None
 
-    def encrypt_json(self, text: str | None) -> str | None:
+    def encrypt_json(self, place: ValuePlace, text: str | None) -> str | None:
         """The text to store for one that is JSON, or that does not begin like an encrypted one."""
         if self._cipher is None or text is None:
             return text
-        return encrypted_text(self._cipher, text.encode("utf-8", "surrogatepass"))
+        return encrypted_text(self._cipher, place, text.encode("utf-8", "surrogatepass"))
 
-    def decrypt_json(self, text: str | None) -> str | None:
+    def decrypt_json(self, place: ValuePlace, text: str | None) -> str | None:
         """The text that :meth:`encrypt_json` was given. Raises UnreadableRow."""
         if text is None or not text.startswith(ENCRYPTED_TEXT):
             return text
         try:
-            return self._decrypted(*key_and_data(text)).decode("utf-8", "surrogatepass")
+            return self._decrypted(place, *key_and_data(text)).decode("utf-8", "surrogatepass")
         except ValueError:
             raise ChangedRow from None
 
-    def encrypt_bytes(self, data: bytes | None) -> bytes | None:
+    def encrypt_bytes(self, place: ValuePlace, data: bytes | None) -> bytes | None:
         """The bytes to store for a snapshot."""
         if self._cipher is None or data is None:
             return data
-        return ENCRYPTED_BYTES + self._cipher.key_id.encode() + self._cipher.encrypt(data)
+        return ENCRYPTED_BYTES + self._cipher.key_id.encode() + self._cipher.encrypt_at(place, data)
 
-    def decrypt_bytes(self, data: bytes) -> bytes:
+    def decrypt_bytes(self, place: ValuePlace, data: bytes) -> bytes:
         """The bytes that :meth:`encrypt_bytes` was given. Raises UnreadableRow."""
         if not data.startswith(ENCRYPTED_BYTES):
             return data
         encrypted = data.removeprefix(ENCRYPTED_BYTES)
-        return self._decrypted(encrypted[:_KEY_ID_BYTES].decode(errors="replace"), encrypted[_KEY_ID_BYTES:])
+        return self._decrypted(place, encrypted[:_KEY_ID_BYTES].decode(errors="replace"), encrypted[_KEY_ID_BYTES:])
 
-    def _decrypted(self, key_id: str, data: bytes) -> bytes:
+    def _decrypted(self, place: ValuePlace, key_id: str, data: bytes) -> bytes:
         if _KEY_ID.fullmatch(key_id) is None:
             raise ChangedRow
         if self._cipher is None:
             raise MissingRowKey("a stored value of this saga is encrypted, and the project has no [codec] key")
         try:
-            return self._cipher.decrypt(key_id, data)
+            return self._cipher.decrypt_at(place, key_id, data)
         except UnknownKey as error:
             raise MissingRowKey(error.message) from None
         except NotOfThisKey:

@@ -20,6 +20,7 @@ from saga_activities.guard.stored_values import StoredValues, stored_values
 from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.ledger.records import RunFilter, RunRecord, RunRow
 from saga_activities.ledger.tables import definition_table, run_table
+from saga_activities.value_places import state_place
 from sagas.machine.machine import Machine
 from sagas.machine.snapshot import expand
 from sagas.protocol.payloads import compress_state, decompress_state
@@ -112,7 +113,8 @@ async def write_rows(connection: AsyncConnection, records: Sequence[RunRecord]) 
     """Insert the rows or update them; a row with a later state stays as it is. At most one record for each key."""
     encrypt = stored_values(connection.engine).encrypt_bytes
     values = [
-        {column.name: getattr(record, column.name) for column in _COLUMNS} | {"machine": encrypt(record.machine)}
+        {column.name: getattr(record, column.name) for column in _COLUMNS}
+        | {"machine": encrypt(state_place(record.saga_id, record.started_at), record.machine)}
         for record in records
     ]
     if connection.dialect.name == "postgresql" and len(values) > 1:
@@ -212,7 +214,7 @@ async def read_newest(connection: AsyncConnection, saga_id: str) -> RunRow | Non
 async def read_machine(engine: AsyncEngine, saga_id: str) -> bytes | None:
     """The compressed snapshot of the newest row of this id; None if there is none."""
     query = (
-        sa.select(_COLUMNS.machine, _COLUMNS.digest, _COLUMNS.story)
+        sa.select(_COLUMNS.saga_id, _COLUMNS.started_at, _COLUMNS.machine, _COLUMNS.digest, _COLUMNS.story)
         .where(_COLUMNS.saga_id == saga_id)
         .order_by(_COLUMNS.started_at.desc())
         .limit(1)
@@ -221,7 +223,7 @@ async def read_machine(engine: AsyncEngine, saga_id: str) -> bytes | None:
         row = (await connection.execute(query)).first()
         if row is None or row.machine is None:
             return None
-        machine = stored_values(engine).decrypt_bytes(row.machine)
+        machine = stored_values(engine).decrypt_bytes(state_place(row.saga_id, row.started_at), row.machine)
         if row.story is not None:
             return machine
         snapshot = await _with_definition(connection, machine, row.digest)
@@ -303,22 +305,21 @@ async def documents_of_machines(
     return {
         (row.saga_id, row.started_at): _finite(row.story, _unescaped)
         if row.story
-        else _document_of_machine(values, row.machine, definitions[row.digest], row.saga, must_read=must_read)
+        else _document_of_machine(values, row, definitions[row.digest], must_read=must_read)
         for row in rows
     }
 
 
-def _document_of_machine(
-    values: StoredValues, machine: bytes, definition: Any, saga: str, *, must_read: bool
-) -> Mapping[str, Any]:
+def _document_of_machine(values: StoredValues, row: Any, definition: Any, *, must_read: bool) -> Mapping[str, Any]:
     if definition is None:
-        return {"saga": saga, "steps": [], "incomplete": "its definition is no longer in the ledger"}
+        return {"saga": row.saga, "steps": [], "incomplete": "its definition is no longer in the ledger"}
     try:
-        snapshot = expand(decompress_state(values.decrypt_bytes(machine)), definition)
+        machine = values.decrypt_bytes(state_place(row.saga_id, row.started_at), row.machine)
+        snapshot = expand(decompress_state(machine), definition)
     except UnreadableRow as error:
         if must_read:
             raise
-        return {"saga": saga, "steps": [], "incomplete": str(error)}
+        return {"saga": row.saga, "steps": [], "incomplete": str(error)}
     return Machine.restore(snapshot).view().to_json()
 
 

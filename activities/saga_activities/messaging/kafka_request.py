@@ -44,6 +44,7 @@ from saga_activities.kafka.record_codec import (
     UNDOES_HEADER,
 )
 from saga_activities.messaging.outbox import insert_events, key_text
+from saga_activities.value_places import request_place
 from sagas.actions.events import Event
 from sagas.actions.message_headers import UnreadableHeader
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
@@ -278,7 +279,7 @@ async def register_waiter(sql: SqlSession, key: str, row: RequestRow) -> None:
         "outcome": None,
         "data": None,
         "answered_at": None,
-        "token": sql.stored_values.encrypt_json(row.waiter.to_text()),
+        "token": sql.stored_values.encrypt_json(request_place(key, "token"), row.waiter.to_text()),
         "reply_topic": row.reply_topic,
         "reply_token": row.reply_token,
     }
@@ -296,7 +297,8 @@ async def record_reply(
     reply without a token; a wrong one is refused in any case.
     """
     stored = stored_values(engine)
-    values = {"outcome": reply.outcome, "data": stored.encrypt_json(reply.data), "answered_at": now}
+    data = stored.encrypt_json(request_place(reply.key, "data"), reply.data)
+    values = {"outcome": reply.outcome, "data": data, "answered_at": now}
     here = request_table.c.step_key == reply.key
     async with engine.connect() as connection:
         row = (await connection.execute(_select_row(reply.key))).first()
@@ -327,17 +329,17 @@ def verify_sender(reply: Reply, row: RequestRow, token_required: bool) -> None:
         raise RefusedReply(f"the header {REPLY_TOKEN_HEADER} is not that of the command")
 
 
-def _select_row(key: str) -> sa.Select[Any, Any, Any, Any, Any]:
+def _select_row(key: str) -> sa.Select[Any, Any, Any, Any, Any, Any]:
     columns = request_table.c
-    return sa.select(columns.outcome, columns.data, columns.token, columns.reply_topic, columns.reply_token).where(
-        columns.step_key == key
-    )
+    read = (columns.outcome, columns.data, columns.token, columns.reply_topic, columns.reply_token)
+    return sa.select(columns.step_key, *read).where(columns.step_key == key)
 
 
 def _to_request_row(row: Any, stored: StoredValues) -> RequestRow:
-    token = stored.decrypt_json(row.token)
+    token = stored.decrypt_json(request_place(row.step_key, "token"), row.token)
+    data = stored.decrypt_json(request_place(row.step_key, "data"), row.data)
     waiter = None if token is None else WaitingAttempt.from_text(token)
-    return RequestRow(row.outcome, stored.decrypt_json(row.data), waiter, row.reply_topic, row.reply_token)
+    return RequestRow(row.outcome, data, waiter, row.reply_topic, row.reply_token)
 
 
 def _insert_statement(dialect: str) -> str:

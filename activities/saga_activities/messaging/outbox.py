@@ -27,6 +27,7 @@ from saga_activities.guard.tables import now_sql, outbox_table
 from saga_activities.json_results import UnusableResult, to_json_value
 from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER, record_value
 from saga_activities.value_cipher import ENCRYPTED_TEXT
+from saga_activities.value_places import event_place
 from sagas.actions.events import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message, topic_problem
 from sagas.errors import UsageError
@@ -133,17 +134,17 @@ def stored_event(row: Mapping[str, Any], values: StoredValues) -> Mapping[str, A
     """A row of the outbox as it is stored. The reverse is :func:`decrypted_event`."""
     if not values.encrypts_outbox:
         return row
-    return {**row, **{name: values.encrypt_json(row[name]) for name in _ENCRYPTED}}
+    return {**row, **{name: values.encrypt_json(event_place(row, name), row[name]) for name in _ENCRYPTED}}
 
 
-def decrypted_event(columns: Mapping[str, Any], values: StoredValues) -> dict[str, Any]:
-    """The value, key and headers of a row of the outbox in clear.
+def decrypted_event(row: Mapping[str, Any], values: StoredValues) -> dict[str, Any]:
+    """The value, key and headers of a row of the outbox in clear. ``row`` also has its id, topic and saga.
 
     Raises :class:`saga_activities.guard.unreadable_rows.UnreadableRow`.
     """
-    if not (columns["value"] or "").startswith(ENCRYPTED_TEXT):
-        return {name: columns[name] for name in _ENCRYPTED}
-    return {name: values.decrypt_json(columns[name]) for name in _ENCRYPTED}
+    if not (row["value"] or "").startswith(ENCRYPTED_TEXT):
+        return {name: row[name] for name in _ENCRYPTED}
+    return {name: values.decrypt_json(event_place(row, name), row[name]) for name in _ENCRYPTED}
 
 
 def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES, texts: MessageTexts | None = None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from saga_activities.guard.unreadable_rows import ChangedRow, MissingRowKey
 from saga_activities.messaging.kafka_request import COMMAND_TYPE
 from saga_activities.messaging.outbox import HELD
 from saga_activities.table_names import table_names
+from saga_activities.value_places import ValuePlace, result_place
 from saga_spark.reconcile.effect_values import database_time, read_all_times, row_key, seconds_of_row
 from sagas.errors import SagaError
 from sagas.protocol.saga_view import SagaView
@@ -259,7 +260,11 @@ async def _extract_guard(
 ) -> None:
     table = guard_table.c
     is_do, is_run, is_committed = table.op == "do", table.op.like("run.%"), table.op == COMMITTED
-    stored = [sa.func.max(sa.case((condition, table.result))) for condition in (is_run, is_committed, is_do)]
+    stored = [
+        sa.func.max(sa.case((condition, column)))
+        for condition in (is_run, is_committed, is_do)
+        for column in (table.op, table.result)
+    ]
     # The row of `do` of a two-phase step exists before its effect, which the row `committed` appears with.
     has_effect = sa.or_(
         sa.func.max(sa.case((is_run, 1), else_=0)) == 0,
@@ -273,7 +278,7 @@ async def _extract_guard(
         sa.func.max(sa.case((is_do, table.reason))),
         sa.func.max(sa.case((table.op == "undo", 1), else_=0)),
         sa.func.max(sa.case((is_do, table.created_at))),
-        sa.func.coalesce(*stored) if results else sa.null(),
+        *(stored if results else ()),
     ).group_by(table.saga_id, table.step, table.generation)
     # The rows of a participant belong to commands of sagas of any project, which its callers reconcile.
     query = query.where(table.step.not_like(f"{PARTICIPANT_PREFIX}%")).having(has_effect)
@@ -290,8 +295,12 @@ async def _extract_guard(
     for condition in conditions:
         stream = await connection.stream(query if condition is None else query.where(condition))
         async for page in stream.partitions(_PAGE_ROWS):
-            for saga_id, step, generation, reason, undone, created_at, result in page:
-                comparable = _comparable_result(_decoded(stored_form, result))
+            for saga_id, step, generation, reason, undone, created_at, *by_op in map(list, page):
+                result = None
+                for op, text in zip(by_op[::2], by_op[1::2], strict=True):
+                    if result is None and text is not None:
+                        result = _decoded(stored_form, result_place(saga_id, step, generation, op), text)
+                comparable = _comparable_result(result)
                 rows.add(name, saga_id, step, generation, reason, bool(undone), created_at, comparable)
 
 
@@ -355,9 +364,9 @@ async def _extract_effects(
             rows.add(None if value is None else str(value), key, seconds_of_row(time, effects.name, key), *amounts)
 
 
-def _decoded(stored: StoredValues, result: str | None) -> Any:
+def _decoded(stored: StoredValues, place: ValuePlace, result: str) -> Any:
     try:
-        return result_codec.decode(stored.decrypt_result(result))
+        return result_codec.decode(stored.decrypt_result(place, result))
     except MissingRowKey as error:
         raise SagaError(str(error), help="set [codec] key in saga.toml as the workers have it") from None
     except ChangedRow as error:

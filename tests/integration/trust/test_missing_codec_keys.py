@@ -12,6 +12,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client as Temporal
 
 from saga_activities.value_cipher import ValueCipher, encrypted_text
+from saga_activities.value_places import event_place
 from saga_cli.exit_codes import DIFFERENCES
 from saga_workers.client import Client
 from saga_workers.ledger.run_ledger import using_ledger
@@ -73,8 +74,9 @@ async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: P
         for where in ("the engine's tables in shop", "outcomes of runs in Temporal"):
             assert f"{where}: encrypted with {earlier}, which [codec] key lacks" in missing
         with psycopg.connect(shop.replace("+psycopg", ""), autocommit=True) as database:
-            value = encrypted_text(cipher, b"1")
-            database.execute(_EVENT, (str(uuid.uuid4()), value))
+            event_id = str(uuid.uuid4())
+            place = event_place({"event_id": event_id, "topic": "orders", "saga_id": "s"}, "value")
+            database.execute(_EVENT, (event_id, encrypted_text(cipher, place, b"1")))
         later = load_settings(config=str(tmp_path / "saga.toml"))
         async with using_ledger(later) as ledger:
             assert earlier in (await unreadable_event(ledger.engine) or "")

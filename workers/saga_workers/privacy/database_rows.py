@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.messaging.outbox import DROPPED, PUBLISHED, decrypted_event
 from saga_activities.table_names import table_names
 from saga_activities.value_cipher import ENCRYPTED_TEXT
+from saga_activities.value_places import ValuePlace, event_place, request_place, result_place
 from saga_workers.privacy.places import ForgottenPlace
 from saga_workers.privacy.replacement import Replacement
 from saga_workers.runtime.databases import command_database
@@ -66,10 +68,11 @@ class _Rows:
         key = (columns.saga_id, columns.step, columns.generation, columns.op)
         for row in await self._select(guard_table, *key, columns.result, where=columns.result.is_not(None)):
             seen += 1
+            place = result_place(row.saga_id, row.step, row.generation, row.op)
             new = _stored(
                 row.result,
-                self._values.decrypt_result,
-                self._values.encrypt_result,
+                partial(self._values.decrypt_result, place),
+                partial(self._values.encrypt_result, place),
                 self._replacement.result,
                 _WHOLE.result,
             )
@@ -97,7 +100,7 @@ class _Rows:
         columns, changed, seen = request_table.c, 0, 0
         for row in await self._select(request_table, columns.step_key, columns.data, columns.token):
             seen += 1
-            new = _json(row.data, self._values, self._replacement)
+            new = _json(row.data, request_place(row.step_key, "data"), self._values, self._replacement)
             if new is None and row.token is None:
                 continue
             values = {"token": None} | ({} if new is None else {"data": new})
@@ -112,7 +115,10 @@ class _Rows:
         if rows.name not in self._tables:
             return None
         columns, changed, seen, pending = outbox_table.c, 0, 0, 0
-        wanted = (columns.id, columns.status, columns.value, columns.event_key, columns.headers)
+        wanted = (
+            columns.id, columns.status, columns.event_id, columns.topic, columns.saga_id, columns.value,
+            columns.event_key, columns.headers,
+        )  # fmt: skip
         for row in await self._select(outbox_table, *wanted):
             seen += 1
             if row.status not in (PUBLISHED, DROPPED):
@@ -185,10 +191,11 @@ def _rewritten(text: str) -> str:
     return Replacement(frozenset()).json(text)
 
 
-def _json(text: str | None, values: StoredValues, replacement: Replacement) -> str | None:
+def _json(text: str | None, place: ValuePlace, values: StoredValues, replacement: Replacement) -> str | None:
     if text is None:
         return None
-    return _stored(text, values.decrypt_json, values.encrypt_json, replacement.json, _WHOLE.json)
+    decrypt, encrypt = partial(values.decrypt_json, place), partial(values.encrypt_json, place)
+    return _stored(text, decrypt, encrypt, replacement.json, _WHOLE.json)
 
 
 def _event(row: Any, values: StoredValues, replacement: Replacement) -> dict[str, Any] | None:
@@ -201,7 +208,9 @@ def _event(row: Any, values: StoredValues, replacement: Replacement) -> dict[str
             return None
     except (UnreadableRow, ValueError):
         new = _replaced_event({"value": "null", "event_key": None, "headers": "{}"}, _WHOLE)
-    return {name: values.encrypt_json(text) for name, text in new.items()} if is_encrypted else new
+    if not is_encrypted:
+        return new
+    return {name: values.encrypt_json(event_place(row._mapping, name), text) for name, text in new.items()}
 
 
 def _replaced_event(clear: Mapping[str, Any], replacement: Replacement) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class OutboxTable:
 
     def decrypted(self, row: EventRow) -> EventRow:
         """The event in clear. Raises :class:`MissingKey`, and :class:`ChangedRow` for what no key has encrypted."""
-        columns = {"value": row.value, "event_key": row.key, "headers": row.headers}
+        columns = {**row._asdict(), "event_key": row.key}
         try:
             clear = decrypted_event(columns, self._values)
         except ChangedRow:

@@ -94,7 +94,8 @@ async def _outbox_status(kafka: KafkaSettings, name: str, engine: AsyncEngine) -
 async def unreadable_event(engine: AsyncEngine) -> str | None:
     """Why a relay with these settings cannot read the oldest event that waits; None if it can, or none waits."""
     columns = outbox_table.c
-    query = sa.select(columns.value, columns.event_key, columns.headers).where(columns.status == NEW)
+    wanted = (columns.event_id, columns.topic, columns.saga_id, columns.value, columns.event_key, columns.headers)
+    query = sa.select(*wanted).where(columns.status == NEW)
     async with engine.connect() as connection:
         row: Any = (await connection.execute(query.order_by(columns.id).limit(1))).first()
     if row is None:

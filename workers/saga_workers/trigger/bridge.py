@@ -407,7 +407,7 @@ class BridgeReader:
         self._abort_hanging(record.partition, position, {self._dead_letters.topic_for(self.topic)})
         if self._dead_letters.is_written(record, self.group.__eq__):
             return BridgeOutput()
-        return replace(output, records=tuple(map(self._dead_letters.encrypted, output.records)))
+        return replace(output, records=tuple(self._dead_letters.encrypted(record, letter) for letter in output.records))
 
     def _isolate_refused(self, records: list[ConsumedRecord], error: KafkaTransactionError) -> None:
         """The brokers refuse the output of some message. A single one is given up; several are then sent one by one."""

@@ -18,6 +18,7 @@ from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import producer_config
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.value_cipher import ValueCipher, encrypted_text
+from saga_activities.value_places import dead_letter_place
 from saga_workers.input_limits import MAX_KEPT_BYTES
 from saga_workers.runtime.logs import fields
 from saga_workers.topics.topic_inventory import DEAD_LETTER_SUFFIX
@@ -137,15 +138,16 @@ class DeadLetters:
             self._existing_topics.add(topic_name)
         return topic_name
 
-    def encrypted(self, letter: dict[str, Any]) -> dict[str, Any]:
-        """A dead letter as it is produced: its key and value encrypted, if the settings ask for that."""
+    def encrypted(self, record: ConsumedRecord, letter: dict[str, Any]) -> dict[str, Any]:
+        """The dead letter of a record as it is produced: its key and value encrypted, if the settings ask for that."""
         cipher = self._cipher
         if cipher is None:
             return letter
-        values = {
-            name: None if letter[name] is None else encrypted_text(cipher, letter[name]).encode()
-            for name in ("key", "value")
-        }
+        values: dict[str, bytes] = {}
+        for name in ("key", "value"):
+            if letter[name] is not None:
+                place = dead_letter_place(record.topic, record.partition, record.offset, name)
+                values[name] = encrypted_text(cipher, place, letter[name]).encode()
         return {**letter, **values, "headers": [*letter["headers"], (ENCRYPTED_HEADER, cipher.key_id)]}
 
     def forget(self, topics: Iterable[str]) -> None:
@@ -176,9 +178,9 @@ class DeadLetters:
             if self._producer is None:
                 self._producer = Producer(producer_config(self._settings))
             self._look_at_partitions(topic)
-            error = self._produce(self.encrypted(dead_letter(record, group, reason)), stop)
+            error = self._produce(self.encrypted(record, dead_letter(record, group, reason)), stop)
             if error is not None and classify_kafka_error(error).scope == "event":
-                letter = self.encrypted(dead_letter(record, group, reason, omit_value=True))
+                letter = self.encrypted(record, dead_letter(record, group, reason, omit_value=True))
                 error = self._produce(letter, stop)
         except (KafkaException, KafkaOperationError) as failure:
             self._producer = None  # what it still has in flight is unknown

@@ -24,6 +24,7 @@ from saga_activities.guard.transaction import GuardTransaction, TransactionLimit
 from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.transaction_id import TransactionId
 from saga_activities.session_settings import session_arguments
+from saga_activities.value_places import result_place
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Outcome
 
@@ -147,13 +148,13 @@ class Preparation(ScriptTransactions):
         url = self.engine.url
         arguments = session_arguments(url)
         engine = create_async_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
-        values = {
-            **entry_key.values,
-            "op": rules.run_op(self._run),
-            "result": stored_values(self.engine).encrypt_result(result),
-        }
+        op = rules.run_op(self._run)
+        place = result_place(entry_key.saga_id, entry_key.entry, entry_key.generation, op)
+        stored = stored_values(self.engine).encrypt_result(place, result)
         async with engine.connect() as connection:
-            if (await connection.execute(_STORE_RESULT, values)).rowcount != 1:
+            if (
+                await connection.execute(_STORE_RESULT, {**entry_key.values, "op": op, "result": stored})
+            ).rowcount != 1:
                 raise InfrastructureError("a later attempt of this step has taken over")
 
     async def _find_effect(self, sent: SentCommit) -> Outcome | None:
