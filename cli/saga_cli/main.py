@@ -219,6 +219,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "run the undos on a copy of the databases and compare all rows",
         _WRITE,
     ),
+    CommandEntry(
+        "preview",
+        "saga_cli.commands.write.preview:preview",
+        "show a definition in a browser while it is edited",
+        _WRITE,
+    ),
     CommandEntry("graph", "saga_cli.commands.write.graph:graph", "draw the forward and the rollback graph", _WRITE),
     CommandEntry("diff", "saga_cli.commands.write.diff:diff", "compare two versions of a definition", _WRITE),
     CommandEntry(

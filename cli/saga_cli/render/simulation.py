@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -201,26 +201,34 @@ def summary(cells: Sequence[FailurePoint]) -> tuple[str, str, str]:
 
 def failure_table_page(definition: Definition, input: Any, cells: Sequence[FailurePoint]) -> str:
     """The whole page. Every cell shows what is undone, what waits for an operator, and what is left."""
+    body = (
+        f"<h1>{escape(definition.saga)}</h1>\n<p>{escape(definition.description)}</p>\n"
+        f"{failure_table(definition, cells)}\n<h2>Input</h2>\n<pre>{escape(to_json(input, indent=2))}</pre>\n"
+        f"<p><small>{escape(definition.digest)}</small></p>"
+    )
+    return html_page(f"{definition.saga}: every failure point", body)
+
+
+def failure_table(
+    definition: Definition, cells: Sequence[FailurePoint], link: Callable[[str], str] | None = None
+) -> str:
+    """The table as HTML, with its verdict and its legend. ``link``: the address of what is told of a step."""
     faults = [fault for fault in COLUMNS if any(cell.fault == fault for cell in cells)]
     by_place = {(cell.step, cell.fault): cell for cell in cells}
     rows = []
     for step in dict.fromkeys(cell.step for cell in cells):
         pivot = definition.pivot is not None and definition.pivot.id == step
         inner = "".join(_html_cell(by_place.get((step, fault))) for fault in faults)
-        title = escape(step) + ("<small>commit point</small>" if pivot else "")
+        name = escape(step) if link is None else f'<a href="{escape(link(step))}">{escape(step)}</a>'
+        title = name + ("<small>commit point</small>" if pivot else "")
         rows.append(f'<tr><th scope="row">{title}</th>{inner}</tr>')
     heads = "".join(f'<th scope="col">{escape(fault)}</th>' for fault in faults)
     legend = " &nbsp; ".join(f"{escape(sign)} {escape(words)}" for sign, words, _ in LEGEND)
     sign, style, text = summary(cells)
-    verdict = f'<p class="{style}">{sign} {text}</p>'
-    body = (
-        f"<h1>{escape(definition.saga)}</h1>\n<p>{escape(definition.description)}</p>\n{verdict}\n"
-        f'<table><thead><tr><th scope="col">step</th>{heads}</tr></thead>\n<tbody>\n'
-        + "\n".join(rows)
-        + f"\n</tbody></table>\n<p>{legend}</p>\n<h2>Input</h2>\n<pre>{escape(to_json(input, indent=2))}</pre>\n"
-        f"<p><small>{escape(definition.digest)}</small></p>"
+    return (
+        f'<p class="{style}">{sign} {text}</p>\n<table><thead><tr><th scope="col">step</th>{heads}</tr></thead>\n'
+        f"<tbody>\n{chr(10).join(rows)}\n</tbody></table>\n<p>{legend}</p>"
     )
-    return html_page(f"{definition.saga}: every failure point", body)
 
 
 def _html_cell(cell: FailurePoint | None) -> str:

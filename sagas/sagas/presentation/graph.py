@@ -280,8 +280,11 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
 """
 
 
-def to_svg(graph: SagaGraph) -> str:
-    """The whole drawing, readable on light and dark pages. A step's layer is its longest path from the start."""
+def to_svg(graph: SagaGraph, link: Callable[[str], str] | None = None) -> str:
+    """The whole drawing, readable on light and dark pages. A step's layer is its longest path from the start.
+
+    ``link``: the address to which a click on the step with an id leads.
+    """
     cells = _layout(graph)
     across = 1 + max(layer for layer, _ in cells.values())
     down = max(row for _, row in cells.values()) + 1
@@ -315,7 +318,9 @@ def to_svg(graph: SagaGraph) -> str:
     parts += [_draw_back_edge(boxes[start], boxes[two]) for start, two in graph.back]
     parts += [_draw_undo_link(boxes[id]) for id in boxes if id in undoable]
     parts += [_draw_confirm_edge(boxes[start], boxes[two]) for start, two in graph.confirms]
-    parts += [_draw_box(node, *boxes[node.step.id]) for node in graph.nodes]
+    for node in graph.nodes:
+        box = _draw_box(node, *boxes[node.step.id])
+        parts.append(box if link is None else f'<a href="{escape(link(node.step.id))}">{box}</a>')
     return printable("\n".join([*parts, "</svg>"]))
 
 

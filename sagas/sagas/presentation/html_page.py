@@ -19,17 +19,31 @@ code, td.value { font: 13px/1.5 ui-monospace, monospace; overflow-wrap: anywhere
 .bold { font-weight: 600 } .dim { opacity: .65 } .never { opacity: .4 }
 .pass, .green, .COMPLETED { color: var(--pass) } .info, .cyan, .COMPENSATED { color: var(--info) }
 .warn, .yellow, .PARKED { color: var(--warn) } .fail, .red { color: var(--fail) }
+.plain { list-style: none; padding-left: 0 } .wide { overflow-x: auto } :target { outline: 2px solid var(--info) }
+table.source td, table.source th { border: 0; padding: 0 .6rem; white-space: pre-wrap; font-weight: 400 }
 .residue { color: var(--fail); font-weight: 600 }
 """
 
 
-def html_page(title: str, body: str) -> str:
-    """``title`` is plain text, ``body`` HTML with the classes of the style sheet."""
+def html_page(title: str, body: str, follow: tuple[str, str] | None = None) -> str:
+    """``title`` is plain text, ``body`` HTML with the classes of the style sheet.
+
+    ``follow``: the address of the script that shows a later version of the page, and the version of this one.
+    """
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    script, version = "", ""
+    if follow is not None:
+        policy += "; script-src 'self'; connect-src 'self'"
+        version = f' data-version="{escape(follow[1])}"'
+        # A browser without scripts shows the page again every few seconds.
+        script = (
+            f'<script src="{follow[0]}" defer></script><noscript><meta http-equiv="refresh" content="3"></noscript>'
+        )
     page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        # Nothing in these pages runs or is loaded, not even if something in them escaped its escaping.
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f'<!doctype html>\n<html lang="en"{version}><head><meta charset="utf-8">'
+        # Nothing else in these pages runs or is loaded, not even if something in them escaped its escaping.
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>{script}</head><body>\n{body}\n</body></html>\n"
     )
     return printable(page)

@@ -64,6 +64,7 @@ RUN_ELSEWHERE = {
     "notify --again": f"{CLI}/test_notification_commands.py",
     "participant test": "tests/integration/participant/test_http_participants.py",
     "pause": "tests/integration/operators/states.py",
+    "preview": "tests/integration/web_ui/test_preview.py",
     "reconcile": "tests/integration/operators/test_operator_reconciliation.py",
     "reconcile --repair": "tests/integration/operators/test_operator_reconciliation.py",
     "relay": "tests/integration/messaging/relay/test_relay_process.py",

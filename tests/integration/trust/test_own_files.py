@@ -42,7 +42,7 @@ CHECKED_BEFORE = {
     "saga_workers/topics/declared_readers.py": "searched for words, never executed",
     "saga_cli/commands/begin/dev.py": "logs of a DevFolder, whose links are checked",
     "saga_cli/revisions/definitions.py:read_separately": "in a folder that this process has just made for itself",
-    "saga_cli/commands/write/validate.py": "the settings file, which the loader has checked",
+    "saga_cli/definition_checks.py": "the settings file, which the loader has checked",
 }
 NAMED_BY_THE_USER = {
     "sagas/text/bounded_files.py": "the reader itself; each caller is in one of these tables",
@@ -52,6 +52,8 @@ NAMED_BY_THE_USER = {
     "saga_cli/option_texts.py": "a value of an option that the command line names",
     "saga_cli/inputs.py": "an input or a definition that the command line names",
     "saga_cli/input_files.py": "rows that the command line names",
+    "saga_cli/preview/rendering.py:saga_name": "searched for a name, never executed",
+    "saga_cli/preview/rendering.py:_main": "the standard output of this process",
     "saga_cli/commands/operate/decrypt.py": "a text that the command line names",
     "saga_cli/commands/operate/reconcile.py": "a time that the command line names",
     "saga_workers/temporal/temporal_client.py:_read_pem": "a certificate or a key, often another user's: no code",

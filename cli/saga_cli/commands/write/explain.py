@@ -86,58 +86,23 @@ def _print_plan(plan: Explanation) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from sagas.definition.model import has_effect
     from sagas.presentation.explain import (
-        KIND_DESCRIPTIONS,
         describe_commit_point,
-        describe_compensation,
-        describe_confirm,
         describe_locks,
         describe_notification,
-        describe_rejection,
-        describe_savepoint,
         describe_schedule,
-        explain_guarantee,
     )
+    from sagas.presentation.step_phrases import step_phrases
 
     definition, out = plan.definition, make_console()
     out.print(Text.assemble((definition.saga, "bold"), f"  {definition.description}".rstrip()))
     out.print()
-    previous: tuple[str, ...] = ()
     for number, step in enumerate(definition.steps, 1):
-        title = Text.assemble(
-            (f"{number:>2}  ", "dim"),
-            (step.id, "bold"),
-            "" if step.name == step.id else f"  {step.name}",
-        )
-        out.print(title)
-        lines = [Text.assemble(step.do.uses, (f" · {KIND_DESCRIPTIONS[step.kind]}", _STYLES[step.kind]))]
-        if step.needs != previous and number > 1:
-            lines.append(Text(f"after {', '.join(step.needs)}" if step.needs else "starts immediately"))
-        if step.for_each is not None:
-            lines.append(Text(f"once for each of {step.for_each}, {step.max_parallel} at a time"))
-        if step.if_ is not None:
-            lines.append(Text(f"only if {step.if_}"))
-        if (phrase := describe_compensation(step)) is not None:
-            lines.append(Text(f"↩ {phrase}"))
-        if (phrase := describe_confirm(step)) is not None:
-            lines.append(Text(f"✔ {phrase}"))
-        if (phrase := describe_savepoint(step)) is not None:
-            lines.append(Text(f"⟲ {phrase}"))
-        if (phrase := describe_rejection(step)) is not None:
-            lines.append(Text(f"✖ {phrase}"))
-        if step.on_failure != "compensate":
-            words = {"park": "waits for an operator", "continue": "the saga continues without it"}
-            lines.append(Text(f"on failure: {words[step.on_failure]}"))
-        # The guarantee of a step without an effect does not matter.
-        word = "" if not has_effect(step) else f"{step.guarantee}: "
-        lines.append(Text.assemble((word, _GUARANTEES[step.guarantee]), explain_guarantee(step)))
-        why = plan.why_not_batchable(step)
-        lines.append(Text("batchable" if why is None else f"not batchable: {why}", style="dim"))
-        for line in lines:
-            out.print(Padding(line, (0, 0, 0, 4), expand=False))
+        name = "" if step.name == step.id else f"  {step.name}"
+        out.print(Text.assemble((f"{number:>2}  ", "dim"), (step.id, "bold"), name))
+        for phrases in step_phrases(plan, step):
+            out.print(Padding(Text.assemble(*phrases), (0, 0, 0, 4), expand=False))
         out.print()
-        previous = (step.id,)
     out.print(describe_commit_point(definition))
     for sentence in (describe_locks(definition), describe_schedule(definition)):
         if sentence is not None:
@@ -165,7 +130,3 @@ def _print_failure(plan: Explanation) -> None:
         echo("nothing is undone" if run.state != "COMPENSATED" else "nothing was done, so nothing is undone")
     for row in run.parked:
         echo(f"{row['step']} waits for an operator ({row['why']}): {', '.join(row['decisions'])}")
-
-
-_STYLES = {"compensatable": "green", "pivot": "bold magenta", "retriable": "cyan", "read": "dim"}
-_GUARANTEES = {"guarded": "green", "two-phase": "green", "participant-keyed": "yellow", "at-least-once": "red"}
