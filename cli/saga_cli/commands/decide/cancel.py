@@ -66,7 +66,6 @@ def _one(saga_id: str, reason: str, by: str | None, wait: bool, timeout: str | N
 
 
 async def _ask(locator: Locator, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
-    from saga_workers.interventions import cancel as ask
+    from saga_workers import intervention_answers
 
-    answer = await ask(locator, saga_id, reason=reason, who=by)
-    return {"id": saga_id, "response": answer.answer, "note": answer.note}
+    return await intervention_answers.cancel(locator, saga_id, reason=reason, who=by)

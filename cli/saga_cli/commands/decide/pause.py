@@ -68,13 +68,9 @@ def pause(
 
 
 async def _pause(locator: Locator, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
-    from saga_workers import interventions
+    from saga_workers import intervention_answers
 
-    view = await interventions.pause(locator, saga_id, reason=reason, who=by)
-    held = list(view.paused.held) if view.paused else []
-    in_flight = [step.id for step in view.steps if step.state in _IN_FLIGHT and step.id not in held]
-    note = f"in flight: {', '.join(in_flight)}" if in_flight else "nothing is in flight"
-    return {"id": saga_id, "response": "paused", "held": held, "in_flight": in_flight, "note": note}
+    return await intervention_answers.pause(locator, saga_id, reason=reason, who=by)
 
 
 def resume(
@@ -141,15 +137,15 @@ def resume(
 
 
 async def _resume(locator: Locator, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
-    from saga_workers import interventions
+    from saga_workers import intervention_answers
     from saga_workers.views.saga_view import read_view
 
     view = await read_view(locator, saga_id)
     if view.paused is None or view.paused.kind is not None:
         note = f"it is {view.state}" if view.paused is None else f"{view.pause_text}; {view.resume_command} ends it"
         return {"id": saga_id, "response": "not paused", "state": view.state, "note": note}
-    view = await interventions.resume(locator, saga_id, reason=reason, who=by)
-    return {"id": saga_id, "response": "resumed", "state": view.state, "note": f"it is {view.state}"}
+    answer = await intervention_answers.resume(locator, saga_id, reason=reason, who=by)
+    return {**answer, "note": f"it is {answer['state']}"}
 
 
 def _resume_one(
@@ -165,7 +161,7 @@ def _resume_one(
     import asyncio
 
     from saga_cli.inputs import read_definition, read_input
-    from saga_workers import interventions
+    from saga_workers import intervention_answers
     from saga_workers.client import Client
     from saga_workers.stuck.continuation import continue_saga
     from saga_workers.stuck.resumption import ABSENT, start_again
@@ -190,8 +186,7 @@ def _resume_one(
                 return {"id": saga_id, "response": done, "state": state}
             if verdict is None and (location.open_run is not None or location.kind == "in bulk"):
                 async with noting_silence("resume"):
-                    view = await interventions.resume(client.locator, saga_id, reason=reason, who=who)
-                return {"id": saga_id, "response": "resumed", "state": view.state}
+                    return await intervention_answers.resume(client.locator, saga_id, reason=reason, who=who)
             started = await start_again(
                 client,
                 location,
@@ -215,7 +210,5 @@ def _in_words(document: dict[str, Any]) -> str:
     is_in = f"it is {document['state']}"
     return document["response"] if is_in in document["response"] else f"{document['response']}; {is_in}"
 
-
-_IN_FLIGHT = ("RUNNING", "COMPENSATING", "CONFIRMING")
 
 _NEEDS_ID = "--definition, --input, --undone, --not-ended and --committed need the id of one saga"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,8 @@ from sagas.text.shell import saga_command
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
     from saga_workers.views.parked import ParkedRow
-    from sagas.protocol.saga_view import SagaView
+    from sagas.actions.registry import Actions
     from sagas.settings import Settings
-    from sagas.settings.signing_keys import SigningKeys
 
 DECISIONS = ("retry", "done", "skip", "compensate")
 
@@ -138,12 +136,13 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
             return await preview_decision(locator, saga_id, decision)
 
     async def run(locator: Locator, settings: Settings) -> dict[str, Any]:
+        from saga_workers.decision_checks import decision_keys
         from saga_workers.interventions import resolve
 
         decision = {**fields, "who": fields["who"] or locator.temporal.identity}
         await _check_answer(locator, settings, saga_id, decision)
         print_target(settings)
-        keys, web_ui = _signing_keys(settings, decision), settings.temporal.web_ui
+        keys, web_ui = decision_keys(settings, decision), settings.temporal.web_ui
         async with noting_silence("decision"):
             view = await resolve(locator, saga_id, decision, keys, web_ui=web_ui)
         return {**view.to_json(), "id": saga_id}
@@ -182,54 +181,16 @@ def _correction_notes(effects: Sequence[str]) -> list[str]:
 
 
 async def _check_answer(locator: Locator, settings: Settings, saga_id: str, decision: dict[str, Any]) -> None:
-    """Raise UsageError if the step's action, which this project has, does not take the new arguments, or does not
-    return such a result.
-    """
-    if (decision["with"] is None and decision["result"] is None) or settings.config_file is None:
-        return
-    from saga_workers.views.saga_view import read_view
-    from sagas.definition.action_arguments import bind, returned_problem
-    from sagas.project import Project
+    """Raises UsageError if the step's action does not take, or return, what the decision gives."""
+    from saga_workers.decision_checks import check_answer
 
-    op, uses = _decided_action(await read_view(locator, saga_id), decision["step"])
-    try:
-        action = Project(settings).actions.get(uses or "")
-    except UsageError as error:
-        # The actions run on the workers; a machine from which people decide may lack what they import.
-        warn(f"the answer is not compared with the signature of {uses}: {error.message}")
-        return
-    if action is None:
-        return
-    if decision["with"] is None:
-        if op == "do" and (problem := returned_problem(action, decision["result"])) is not None:
-            raise UsageError(f"--result does not fit: {uses}: {problem}", help=saga_command("actions", uses))
-        return
-    try:
-        bind(action, decision["with"])
-    except ValueError as error:
-        raise UsageError(f"--with does not fit: {error}", help=saga_command("actions", uses)) from None
+    def load_actions() -> Actions:
+        from sagas.project import Project
 
+        return Project(settings).actions
 
-def _decided_action(view: SagaView, entry: str) -> tuple[str, str | None]:
-    """The operation of an entry that a decision is about, which is parked or retried, and its action."""
-    step = next((step for step in view.steps if step.id == entry), None)
-    if step is None:
-        return "do", None
-    for op, operation in (("undo", step.compensation), ("confirm", step.confirmation)):
-        if operation is not None and operation.state in ("RUNNING", "PARKED"):
-            return op, operation.uses
-    return "do", step.uses
-
-
-def _signing_keys(settings: Settings, decision: dict[str, Any]) -> SigningKeys | None:
-    """The keys for a decision: a worker takes new arguments from no other client, and the name as proven. Other
-    decisions need no project, and no key.
-    """
-    if decision["with"] is None and decision["definition"] is None:
-        with contextlib.suppress(UsageError):
-            return settings.signing_keys(create=False)
-        return None
-    return settings.signing_keys(create=settings.config_file is not None)
+    if (note := await check_answer(locator, saga_id, decision, load_actions)) is not None:
+        warn(note)
 
 
 def _print_preview(saga_id: str, fields: dict[str, Any], effects: Sequence[str]) -> None:
@@ -251,6 +212,7 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
     if not parked:
         print_document([], human=lambda: echo("no parked step matches"))
         return 0
+    from saga_workers.decision_checks import decision_keys
     from saga_workers.interventions import preview_decision, resolve
     from saga_workers.many_requests import ask_each, worst_code
 
@@ -266,7 +228,7 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
         async def decide(operation: ParkedRow) -> dict[str, Any]:
             decision = {**fields, "step": operation.step, "who": fields["who"] or locator.temporal.identity}
             await _check_answer(locator, settings, operation.saga_id, decision)
-            await resolve(locator, operation.saga_id, decision, _signing_keys(settings, decision))
+            await resolve(locator, operation.saga_id, decision, decision_keys(settings, decision))
             return {}
 
         return await ask_each(parked, decide, saga_of=lambda operation: operation.saga_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,15 +26,15 @@ def send_signal(
         raise UsageError("--reject needs a reason")
     value = json_option(data, "--data")
 
-    async def send(locator, settings) -> str | None:
-        from saga_workers.interventions import signal
+    async def send(locator, settings) -> dict[str, Any]:
+        from saga_workers.intervention_answers import signal
 
         print_target(settings)
         return await signal(locator, saga_id, name, value, who=operator_name(as_), reject=reject)
 
-    why = with_locator(send)
-    what = "rejected" if reject is not None else "sent"
-    print_document({"id": saga_id, "signal": name, "response": what}, human=lambda: echo(f"{saga_id}: {name} {what}"))
-    if why is not None:
-        warn(f"not checked whether {saga_id} waits for {name}, as {why}; the next worker receives the signal")
+    answer = with_locator(send)
+    note = answer.pop("note", None)
+    print_document(answer, human=lambda: echo(f"{saga_id}: {name} {answer['response']}"))
+    if note is not None:
+        warn(note)
     return 0

@@ -1,0 +1,43 @@
+"""Interventions with the answers that `saga cancel -o json` and its siblings print, and `saga serve` sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saga_workers import interventions
+from saga_workers.location.locator import Locator
+
+_IN_FLIGHT = ("RUNNING", "COMPENSATING", "CONFIRMING")
+
+
+async def cancel(locator: Locator, saga_id: str, *, reason: str, who: str | None) -> dict[str, Any]:
+    """Raises like :func:`interventions.cancel`."""
+    result = await interventions.cancel(locator, saga_id, reason=reason, who=who)
+    return {"id": saga_id, "response": result.answer, "note": result.note}
+
+
+async def pause(locator: Locator, saga_id: str, *, reason: str, who: str | None) -> dict[str, Any]:
+    """Raises like :func:`interventions.pause`."""
+    view = await interventions.pause(locator, saga_id, reason=reason, who=who)
+    held = list(view.paused.held) if view.paused else []
+    in_flight = [step.id for step in view.steps if step.state in _IN_FLIGHT and step.id not in held]
+    note = f"in flight: {', '.join(in_flight)}" if in_flight else "nothing is in flight"
+    return {"id": saga_id, "response": "paused", "held": held, "in_flight": in_flight, "note": note}
+
+
+async def resume(locator: Locator, saga_id: str, *, reason: str, who: str | None) -> dict[str, Any]:
+    """Raises like :func:`interventions.resume`."""
+    view = await interventions.resume(locator, saga_id, reason=reason, who=who)
+    return {"id": saga_id, "response": "resumed", "state": view.state}
+
+
+async def signal(
+    locator: Locator, saga_id: str, name: str, data: Any, *, who: str | None, reject: str | None
+) -> dict[str, Any]:
+    """Raises like :func:`interventions.signal`. ``note`` says if nobody knows whether the saga waits for the signal."""
+    why = await interventions.signal(locator, saga_id, name, data, who=who, reject=reject)
+    answer = {"id": saga_id, "signal": name, "response": "sent" if reject is None else "rejected"}
+    if why is None:
+        return answer
+    note = f"not checked whether {saga_id} waits for {name}, as {why}; the next worker receives the signal"
+    return {**answer, "note": note}
