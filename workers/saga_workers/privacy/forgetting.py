@@ -14,21 +14,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.privacy.database_rows import forget_in_database
 from saga_workers.privacy.histories import delete_histories, histories_place, saga_runs
 from saga_workers.privacy.places import ForgottenPlace
 from saga_workers.privacy.replacement import Replacement
-from saga_workers.privacy.saga_values import read_input, read_state
+from saga_workers.privacy.sensitive_words import sensitive_values_of
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
 from saga_workers.views.saga_view import read_view
-from sagas.definition.sensitivity import sensitive_values
-from sagas.definition.snapshot import from_snapshot
-from sagas.errors import RefusedError, SagaError, UsageError
-from sagas.project import Project
+from sagas.definition.sensitivity import SensitiveMask
+from sagas.errors import RefusedError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import Settings
@@ -71,7 +67,7 @@ async def find_subject(locator: Locator, settings: Settings, saga_id: str, *, de
     saga_ids = (view.id, *sorted(nested | await _children(locator, view)))
     values: set[str] = set()
     for each in saga_ids:
-        given = await _values_of(locator, settings, each)
+        given = await sensitive_values_of(locator, settings, each)
         if given is None and each == view.id:
             done = await locator.ledger.was_forgotten(view.id, _time_of(view.started_at))
             return Subject(view, saga_ids, tuple(runs), None, done)
@@ -122,29 +118,6 @@ async def _children(locator: Locator, view: SagaView) -> set[str]:
     return ids
 
 
-async def _values_of(locator: Locator, settings: Settings, saga_id: str) -> frozenset[str] | None:
-    """The sensitive values of one saga; None if nobody knows them any more."""
-    location = await locator.locate(saga_id)
-    state = await read_state(locator, location)
-    if state is not None:
-        return sensitive_values(from_snapshot(state["definition"]).input, state["input"])
-    given = await read_input(locator, location)
-    if given is None and location.run is not None:
-        raise SagaError(
-            f"the values of {saga_id} cannot be read here: they are encrypted with a key that is not in [codec]",
-            help="run the command where the key is",
-        )
-    schema = _schema(settings, location)
-    return None if given is None or schema is None else sensitive_values(schema, given)
-
-
-def _schema(settings: Settings, location: Location) -> Any:
-    """The schema of the input in the project's definition: without a worker nobody tells that of the run."""
-    name = None if location.run is None else location.run.run.workflow_type
-    definition = None if name is None else Project(settings).definitions.get(name)
-    return None if definition is None else definition.input
-
-
 async def forget(
     locator: Locator, settings: Settings, subject: Subject, *, who: str, reason: str, delete_run: bool
 ) -> list[ForgottenPlace]:
@@ -155,6 +128,7 @@ async def forget(
     """
     ledger = locator.ledger
     ended_at = _time_of(subject.view.ended_at)
+    reason = SensitiveMask(subject.sensitive or frozenset()).text(reason)
     records = await ledger.begin_forgetting(subject.saga_ids, who=who, reason=reason, not_before=ended_at)
     try:
         await _require_no_run(locator, subject.saga_ids)

@@ -7,12 +7,16 @@ from typing import Any
 
 from saga_workers.location.locator import Locator
 from saga_workers.privacy.saga_values import read_input, read_state
+from saga_workers.privacy.sensitive_words import masked_words
 from sagas.errors import SagaError
 from sagas.machine.machine import Machine
 from sagas.protocol.saga_view import ErrorView, OperationView, SagaView, StepView
+from sagas.settings import Settings
 
 
-async def revealed_view(locator: Locator, view: SagaView, *, who: str, reason: str | None) -> SagaView:
+async def revealed_view(
+    locator: Locator, settings: Settings, view: SagaView, *, who: str, reason: str | None
+) -> SagaView:
     """The view with the values of its saga in clear, as far as they can be read; ``incomplete`` says if some cannot.
 
     Raises SagaError if no value can be read.
@@ -26,6 +30,7 @@ async def revealed_view(locator: Locator, view: SagaView, *, who: str, reason: s
             " are encrypted with a key that is not in [codec]",
             help="start a worker, or run the command where the key is",
         )
+    reason = reason and await masked_words(locator, settings, view.id, reason)
     await locator.ledger.record_access(view.id, "reveal", who=who, reason=reason)
     if state is None:
         why = "results and messages are masked, as no worker answers"

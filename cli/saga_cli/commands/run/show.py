@@ -48,7 +48,7 @@ def show(
             from saga_workers.privacy.revealing import revealed_view
 
             who = operator_name(as_) or locator.temporal.identity
-            view = await revealed_view(locator, view, who=who, reason=reason)
+            view = await revealed_view(locator, settings, view, who=who, reason=reason)
         else:
             view = await with_accesses(locator, view)
         if not any(step.guarantee == "two-phase" for step in view.steps):
