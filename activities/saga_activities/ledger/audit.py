@@ -1,4 +1,6 @@
-"""The record of who has seen the `x-sensitive` values of a saga in clear, and who had them forgotten."""
+"""The record of who has seen the `x-sensitive` values of a saga in clear, who had them forgotten, and what operators
+have asked of `saga serve`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.database_clock import database_datetime
 from saga_activities.ledger.rows import among
-from saga_activities.ledger.tables import audit_table, run_table
+from saga_activities.ledger.tables import MAX_PAUSE_TEXT, audit_table, run_table
 from sagas.definition.times import format_timestamp
-from sagas.protocol.saga_view import Access, AccessView
+from sagas.protocol.access_view import Access, AccessView
+from sagas.text.json_values import encodable
+from sagas.text.printable import printable_line
+from sagas.text.shortening import shorten
 
 _AUDIT = audit_table.c
 _RUN = run_table.c
@@ -20,21 +25,45 @@ _SHOWN = 100
 _IDS_AT_ONCE = 500
 
 
-async def record_access(engine: AsyncEngine, saga_id: str, what: Access, *, who: str, reason: str | None) -> None:
-    """Record an access before it happens."""
+async def record_access(
+    engine: AsyncEngine, saga_id: str, what: Access, *, who: str, reason: str | None, detail: str | None = None
+) -> int:
+    """Record an access before it happens; the number of the record."""
+    texts = {"who": _stored(who), "reason": reason and _stored(reason), "detail": detail and _stored(detail)}
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         at = await database_datetime(connection)
-        row = {"saga_id": saga_id, "what": what, "at": at, "who": who, "reason": reason}
-        await connection.execute(sa.insert(audit_table).values(row))
+        row = {"saga_id": saga_id, "what": what, "at": at, **texts}
+        written = await connection.execute(sa.insert(audit_table).values(row))
+    assert written.inserted_primary_key is not None
+    return written.inserted_primary_key[0]
+
+
+async def record_outcome(engine: AsyncEngine, number: int, outcome: str) -> None:
+    """Add the answer to the request that has this record."""
+    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        await connection.execute(sa.update(audit_table).where(_AUDIT.id == number).values(outcome=outcome))
+
+
+def _stored(text: str) -> str:
+    """The text on one line, as far as the column has room."""
+    return shorten(encodable(printable_line(text)), MAX_PAUSE_TEXT - 1)
 
 
 async def read_accesses(engine: AsyncEngine, saga_id: str) -> list[AccessView]:
     """The newest hundred accesses to a saga, the oldest of them first."""
-    query = sa.select(_AUDIT.what, _AUDIT.at, _AUDIT.who, _AUDIT.reason).where(_AUDIT.saga_id == saga_id)
+    columns = (_AUDIT.what, _AUDIT.at, _AUDIT.who, _AUDIT.reason, _AUDIT.detail, _AUDIT.outcome)
+    query = sa.select(*columns).where(_AUDIT.saga_id == saga_id)
     async with engine.connect() as connection:
         rows = (await connection.execute(query.order_by(_AUDIT.id.desc()).limit(_SHOWN))).all()
     return [
-        AccessView(at=format_timestamp(row.at.timestamp()) or "", what=row.what, who=row.who, reason=row.reason)
+        AccessView(
+            at=format_timestamp(row.at.timestamp()) or "",
+            what=row.what,
+            who=row.who,
+            reason=row.reason,
+            detail=row.detail,
+            outcome=row.outcome,
+        )
         for row in reversed(rows)
     ]
 
@@ -51,7 +80,7 @@ async def begin_forgetting(
     async with engine.begin() as connection:
         now = await database_datetime(connection)
         at = now if not_before is None else max(now, not_before)
-        row = {"what": "forget", "at": at, "who": who, "reason": reason}
+        row = {"what": "forget", "at": at, "who": _stored(who), "reason": reason and _stored(reason)}
         for saga_id in saga_ids:
             written = await connection.execute(sa.insert(audit_table).values({"saga_id": saga_id, **row}))
             primary_key = written.inserted_primary_key

@@ -146,18 +146,23 @@ audit_table = sa.Table(
     ledger_metadata,
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
     sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
-    # `reveal` or `forget`.
+    # `reveal`, `forget`, or a request of an operator.
     sa.Column("what", short_text(16), nullable=False),
     sa.Column("at", UtcTime(), nullable=False),
     sa.Column("who", short_text(MAX_PAUSE_TEXT), nullable=False),
     sa.Column("reason", short_text(MAX_PAUSE_TEXT)),
+    # The signal, or the step and the decision.
+    sa.Column("detail", short_text(MAX_PAUSE_TEXT)),
+    # The answer to the request of an operator; null until there is one.
+    sa.Column("outcome", short_text(16)),
     # When all values were replaced that can be; null for a `reveal`, and while values are being forgotten.
     sa.Column("completed_at", UtcTime()),
     sa.Index("saga_audit_saga", "saga_id"),
     sqlite_autoincrement=True,
     **TABLE_OPTIONS,
 )
-"""One row each time that somebody has seen the `x-sensitive` values of a saga in clear, or had them forgotten."""
+"""One row each time that somebody has seen the `x-sensitive` values of a saga in clear, or had them forgotten, and one
+for each request of an operator to `saga serve`."""
 
 circuit_breaker_table = sa.Table(
     "saga_circuit_breaker",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from sagas.definition.model import Guarantee, Milestone, StepState
+from sagas.protocol.access_view import AccessView, Timestamp
 from sagas.protocol.doubtful_outcomes import IN_LEDGER, is_doubt
 from sagas.protocol.json_view import OMITTED, JsonView
 from sagas.protocol.outcomes import OutcomeKind
@@ -44,7 +45,6 @@ OperationStatus = Literal[
 EntryOperation = Literal["do", "undo", "confirm"]
 Decision = Literal["retry", "done", "skip", "compensate"]
 Intervention = Literal["retry", "done", "skip", "compensate", "pause", "resume", "cancel", "undo"]
-Access = Literal["reveal", "forget"]
 LockRequestState = Literal["WAITING", "HELD", "RELEASED"]
 DeliveryState = Literal["PENDING", "DELIVERED", "EXHAUSTED", "STOPPED", "SKIPPED"]
 ReasonKind = Literal[
@@ -61,7 +61,6 @@ ReasonKind = Literal[
     "locked",
     "terminated",
 ]
-Timestamp = Annotated[str, "RFC 3339 in UTC"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,16 +318,6 @@ class DecisionView(JsonView):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccessView(JsonView):
-    """An access to the `x-sensitive` values of a saga."""
-
-    at: Timestamp
-    what: Annotated[Access, "`reveal`: they were shown in clear; `forget`: they were replaced where they are stored"]
-    who: Annotated[str, "the name that was given; recorded, not authenticated"]
-    reason: Annotated[str | None, "why"] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PauseView(JsonView):
     """A pause by an operator, or by a circuit breaker."""
 
@@ -426,8 +415,8 @@ class SagaView(JsonView):
     paused: Annotated[PauseView | None, "nothing begins until an operator resumes it", OMITTED] = None
     accesses: Annotated[
         tuple[AccessView, ...] | None,
-        "who has seen its `x-sensitive` values by `--reveal`, or had them forgotten; only `saga show` has it, from the "
-        "ledger",
+        "who has seen its `x-sensitive` values by `--reveal`, or had them forgotten, and what operators have asked of "
+        "`saga serve`; only `saga show` has it, from the ledger",
         OMITTED,
     ] = None
     incomplete: Annotated[

@@ -316,6 +316,10 @@ def _check_references(settings: Settings) -> None:
             raise WrongSetting(
                 f"connections.{name}.circuit_breaker", what, help="set [ledger] connection, and run saga setup"
             )
+    for name, token in settings.serve.tokens.items():
+        if "operate" in token.scopes and settings.ledger.connection is None:
+            what = "has the scope operate, which needs a ledger: it records who has done what"
+            raise WrongSetting(f"serve.tokens.{name}.scopes", what, help="set [ledger] connection, and run saga setup")
 
 
 def _completed(settings: Settings, root: Path, config_file: Path | None, dev: Table) -> Settings:

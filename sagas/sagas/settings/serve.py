@@ -13,7 +13,7 @@ from sagas.settings.secrets import Secret
 from sagas.settings.table import REQUIRED, Table, named_tables, setting
 from sagas.settings.wrong_setting import WrongSetting
 
-Scope = Literal["read", "start", "decode"]
+Scope = Literal["read", "start", "operate", "decode"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 
 
@@ -34,8 +34,8 @@ class ServeToken(Table):
     secret: Annotated[Secret, SECRET] = setting(REQUIRED, "the token (required)", {"env": "SHOP_TOKEN"})
     scopes: Annotated[tuple[Scope, ...], replace(TEXTS, read=_read_scopes)] = setting(
         ("read",),
-        "what its holder may do: `read` outcomes, `start` sagas, `decode` what the "
-        "[codec](../how-to/encrypt-values.md) has encrypted",
+        "what its holder may do: `read` outcomes, `start` sagas, `operate` running ones (needs a ledger, which records "
+        "it), `decode` what the [codec](../how-to/encrypt-values.md) has encrypted",
         ["read", "start"],
     )
 

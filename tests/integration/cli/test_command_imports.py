@@ -90,7 +90,7 @@ async def test_a_ledger_that_is_not_asked_imports_no_database(cli: CommandLine) 
     await cli.saga("start", "ask", "--id", id)
     with (cli.folder / "saga.toml").open("a") as settings:
         settings.write('[connections.books]\nurl = "sqlite:///books.db"\n[ledger]\nconnection = "books"\n')
-    code, modules = await imported(cli, "show", id)
+    code, modules = await imported(cli, "signal", id, "approve", "--data", '{"by": "ann"}')
     assert (code, unneeded(modules, ABOUT_ONE_SAGA)) == (0, [])
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from saga_workers.client import Client
 from saga_workers.devstack.service import http_get
+from saga_workers.serve.api_tokens import TokenBucket
 from sagas import Rejected
 from tests.helpers.database_servers import HOST
 from tests.helpers.forked_commands import run_command
@@ -231,3 +232,39 @@ def test_serve_without_a_token_does_not_start(tmp_path: Path, serve: str, env: d
     assert ended.returncode == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_token_bucket_allows_its_rate() -> None:
+    now = 0.0
+    bucket = TokenBucket(2, lambda: now)
+    assert [bucket.take() for _ in range(3)] == [True, True, False]
+    now = 0.5
+    assert [bucket.take() for _ in range(2)] == [True, False]
+    now = 100.0
+    assert [bucket.take() for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("serve", "message"),
+    [
+        ('[serve.tokens.shop]\nscopes = ["start"]', "serve.tokens.shop.secret is missing"),
+        ('[serve.tokens.shop]\nsecret = {env = "A"}\nscopes = ["operate"]', "scope operate, which needs a ledger"),
+        ('[serve.tokens.shop]\nsecret = {env = "A"}\nscopes = ["strat"]', "unknown scope strat; did you mean start?"),
+        pytest.param(
+            "[serve.tokens.shop]\nscope = 1",
+            "[serve.tokens.shop]: unknown setting scope; did you mean scopes?",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("[serve]\ntokens = {shop = 5}", "serve.tokens.shop must be a table", marks=pytest.mark.slow),
+        pytest.param(
+            "[serve]\nmax_body_bytes = 5000000",
+            "serve.max_body_bytes must be a whole number from 1 to 2000000",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_mistake_in_the_settings(tmp_path: Path, serve: str, message: str) -> None:
+    (tmp_path / "saga.toml").write_text(serve + "\n")
+    ended = run_command(["serve", "--listen", f"{HOST}:{free_port()}"], tmp_path, env={"A": "a"})
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+    assert message in ended.stderr

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import re
+import sqlite3
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +15,16 @@ from typing import Any
 
 import httpx
 import pytest
+from jsonschema import Draft202012Validator
 from temporalio.client import Client as Temporal
 
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve import request_body
-from saga_workers.serve.api_tokens import TokenBucket
 from tests.helpers.database_servers import HOST
 from tests.helpers.forked_commands import run_command
 from tests.helpers.free_ports import free_port
 from tests.helpers.processes import CommandProcess, TemporalServer, WorkerProcess
+from tests.helpers.waiting import until
 
 TOML = """
 [temporal]
@@ -35,8 +40,20 @@ scopes = ["read", "start"]
 [serve.tokens.writer]
 secret = {{env = "WRITER_TOKEN"}}
 scopes = ["start"]
+[serve.tokens.ada]
+secret = {{env = "ADA_TOKEN"}}
+scopes = ["read", "start", "operate"]
+[connections.books]
+url = "sqlite:///{books}"
+[ledger]
+connection = "books"
 """
-TOKENS = {"READ_TOKEN": "reads-only", "SHOP_TOKEN": "reads-and-starts", "WRITER_TOKEN": "starts-only"}
+TOKENS = {
+    "READ_TOKEN": "reads-only",
+    "SHOP_TOKEN": "reads-and-starts",
+    "WRITER_TOKEN": "starts-only",
+    "ADA_TOKEN": "operates-them",
+}
 QUICK = """
 saga: quick
 description: Check a number.
@@ -55,10 +72,23 @@ saga: slow
 steps:
   - {id: go, uses: wait, with: {signal: go, timeout: 1h}}
 """
+PARKS = """
+saga: parks
+input: {type: object, properties: {ready: {type: boolean}, card: {type: string, x-sensitive: true}}}
+steps:
+  - {id: check, uses: require, with: {that: "${{ input.ready }}", message: not ready}, on_failure: park}
+  - {id: go, uses: wait, with: {signal: go, timeout: 1h}}
+"""
+
+READS = {"/sagas/{id}", "/sagas/{id}/notifications", "/openapi.json", "/callbacks/{saga}/{call}/{token}"}
+STARTS = {"/sagas/quick", "/sagas/slow", "/sagas/parks"}
 
 
 @dataclass
 class Api:
+    """``folder``: the project of the process."""
+
+    folder: Path
     port: int
     process: CommandProcess
 
@@ -70,10 +100,13 @@ class Api:
 @pytest.fixture(scope="module")
 def project(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("over-http")
-    (folder / "saga.toml").write_text(TOML.format(address=temporal.address))
+    (folder / "saga.toml").write_text(TOML.format(address=temporal.address, books=folder / "books.db"))
     (folder / "definitions").mkdir()
     (folder / "definitions" / "quick.saga.yaml").write_text(QUICK)
     (folder / "definitions" / "slow.saga.yaml").write_text(SLOW)
+    (folder / "definitions" / "parks.saga.yaml").write_text(PARKS)
+    setup = run_command(["setup"], folder, env=TOKENS)
+    assert setup.returncode == 0, setup.stderr
     return folder
 
 
@@ -84,7 +117,7 @@ async def api(project: Path) -> AsyncIterator[Api]:
     worker = WorkerProcess("worker", project)
     worker.start()
     process.start()
-    yield Api(port, process)
+    yield Api(project, port, process)
     process.kill()
     worker.kill()
 
@@ -249,12 +282,9 @@ async def test_the_openapi_document_has_what_the_token_may_do(api: Api) -> None:
         document = (await shop.get("/openapi.json")).json()
         read_only = (await reader.get("/openapi.json")).json()
     assert document["openapi"].startswith("3.1")
-    reads = {"/sagas/{id}", "/sagas/{id}/notifications"}
-    assert set(read_only["paths"]) == reads
-    assert set(document["paths"]) == reads | {"/sagas/quick", "/sagas/slow"}
+    assert set(read_only["paths"]) == READS
+    assert set(document["paths"]) == READS | STARTS
     body = document["paths"]["/sagas/quick"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-
-    from jsonschema import Draft202012Validator
 
     Draft202012Validator.check_schema(body)
     validator = Draft202012Validator(body)
@@ -264,11 +294,176 @@ async def test_the_openapi_document_has_what_the_token_may_do(api: Api) -> None:
     assert references == {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
 
 
+async def test_the_openapi_document_describes_every_page(api: Api) -> None:
+    document = await openapi(api)
+    async with api.client(TOKENS["ADA_TOKEN"]) as ada:
+        lost = (await ada.get("/nothing/here")).json()["error"]
+    pages = lost.removeprefix("there is no such page; there are ").replace(":path}", "}").split(", ")
+    assert set(document["paths"]) == set(pages) - {"/sagas/{name}"} | STARTS
+    names = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(set(names)) == len(names)
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            parameters = [each["name"] for each in operation.get("parameters", ())]
+            assert parameters == re.findall(r"{(\w+)}", path)
+            assert any(status in operation["responses"] for status in ("200", "202")), path
+
+
+async def openapi(api: Api) -> dict[str, Any]:
+    """The document of the token that may read, start and operate."""
+    async with api.client(TOKENS["ADA_TOKEN"]) as ada:
+        return (await ada.get("/openapi.json")).json()
+
+
 def _references(value: Any) -> list[str]:
     if isinstance(value, dict):
         own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
         return own + [reference for item in value.values() for reference in _references(item)]
     return [reference for item in value for reference in _references(item)] if isinstance(value, list) else []
+
+
+async def test_an_operator_pauses_signals_and_cancels_a_saga(api: Api) -> None:
+    document = await openapi(api)
+    saga_id = f"slow-{uuid.uuid4()}"
+    async with api.client(TOKENS["ADA_TOKEN"]) as ada:
+
+        async def ask(path: str, body: dict[str, Any], status: int = 200) -> dict[str, Any]:
+            answer = await ada.post(f"/sagas/{saga_id}/{path}", json=body)
+            assert answer.status_code == status, answer.text
+            name = "signals/{signal}" if path.startswith("signals/") else path
+            operation = document["paths"][f"/sagas/{{id}}/{name}"]["post"]
+            if status == 200:
+                schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+                Draft202012Validator(schema).validate(answer.json())
+            Draft202012Validator(operation["requestBody"]["content"]["application/json"]["schema"]).validate(body)
+            return answer.json()
+
+        await ada.post("/sagas/slow", json={"id": saga_id})
+        paused = await ask("pause", {"reason": "stock\u202e\nis counted"})
+        assert (paused["response"], paused["held"], paused["in_flight"]) == ("paused", [], ["go"])
+        assert (await ask("resume", {}))["response"] == "resumed"
+        refused = await ask("resume", {}, 409)
+        wrong = await ask("signals/gone", {"data": 1}, 422)
+        assert wrong == {"error": "slow has no `wait` for the signal gone; did you mean go?"}
+        assert await ask("signals/go", {"data": {"n": 1}}) == {"id": saga_id, "signal": "go", "response": "sent"}
+        await until(lambda: _has_ended(ada, saga_id))
+        ended = await ask("cancel", {"reason": "too late"}, 409)
+    # The same words as those of the commands, for the same reasons.
+    in_commands = run_command(["cancel", saga_id], api.folder, env=TOKENS)
+    assert (in_commands.returncode, ended["error"] in in_commands.stderr) == (9, True), in_commands
+    assert "not paused" in refused["error"]
+    accesses = shown(api, saga_id)["accesses"]
+    assert [(each["what"], each.get("detail"), each["reason"], each["outcome"]) for each in accesses] == [
+        ("pause", None, "stock\\u202e\\nis counted", "paused"),
+        ("resume", None, None, "resumed"),
+        ("resume", None, None, "refused"),
+        ("signal", "gone", None, "not valid"),
+        ("signal", "go", None, "sent"),
+        ("cancel", None, "too late", "refused"),
+    ]
+    assert {each["who"] for each in accesses} == {"ada"}
+    text = run_command(["show", saga_id], api.folder, env=TOKENS).stdout
+    assert "ada has sent the signal gone: not valid" in text
+    assert "ada has asked to cancel it, because too late: refused" in text
+
+
+async def _has_ended(http: httpx.AsyncClient, saga_id: str) -> bool:
+    return (await http.get(f"/sagas/{saga_id}")).json()["ended_at"] is not None
+
+
+def shown(api: Api, saga_id: str) -> dict[str, Any]:
+    ended = run_command(["-o", "json", "show", saga_id], api.folder, env=TOKENS)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+async def test_an_operator_decides_about_a_parked_step(api: Api) -> None:
+    saga_id, card = f"parks-{uuid.uuid4()}", "4711-0815-4711"
+    decision = {"step": "check", "decision": "retry", "with": {"that": True}, "reason": f"asked about {card}"}
+    async with api.client(TOKENS["ADA_TOKEN"]) as ada:
+
+        async def decide(**fields: Any) -> tuple[int, dict[str, Any]]:
+            answer = await ada.post(f"/sagas/{saga_id}/resolve", json={**decision, **fields})
+            return answer.status_code, answer.json()
+
+        async def is_parked() -> bool:
+            return (await ada.get(f"/sagas/{saga_id}")).json()["state"] == "PARKED"
+
+        await ada.post("/sagas/parks", json={"id": saga_id, "input": {"ready": False, "card": card}})
+        await until(is_parked)
+        status, preview = await decide(dry_run=True)
+        assert (status, preview["dry_run"]) == (200, True)
+        assert preview["next"] == ["wait 3600 s: wait for go"], "the step is done, and the next one waits"
+        assert "accesses" not in shown(api, saga_id), "nothing is recorded of a preview"
+        assert (await decide(step="other", **{"with": None}))[0] == 409
+        assert await decide(decision="skip") == (400, {"error": "with can only be used with `retry`, not with `skip`"})
+        assert await decide() == (200, {"id": saga_id, "response": "accepted", "state": "RUNNING"})
+        cancelled = await ada.post(f"/sagas/{saga_id}/cancel", json={})
+        assert cancelled.json()["response"] == "accepted"
+    view = shown(api, saga_id)
+    assert [(each["what"], each.get("detail"), each["outcome"]) for each in view["accesses"]] == [
+        ("resolve", "other retry", "refused"),
+        ("resolve", "check retry", "accepted"),
+        ("cancel", None, "accepted"),
+    ]
+    assert {each["reason"] for each in view["accesses"]} == {"asked about •••", None}
+    [made, *_] = view["operator"]
+    assert (made["who"], made["reason"]) == ("ada", "asked about •••")
+    for file in api.folder.glob("books.db*"):
+        for secret in (card, *TOKENS.values()):
+            assert secret.encode() not in file.read_bytes(), "neither a value nor a token is in the ledger"
+
+
+async def test_what_an_operator_may_not_do(api: Api, temporal: TemporalServer) -> None:
+    saga_id = f"slow-{uuid.uuid4()}"
+    paths = ("cancel", "pause", "resume", "signals/go", "resolve")
+    async with api.client() as shop, api.client(TOKENS["ADA_TOKEN"]) as ada, api.client("wrong") as nobody:
+        await shop.post("/sagas/slow", json={"id": saga_id})
+        for path in paths:
+            refused = await shop.post(f"/sagas/{saga_id}/{path}", json={})
+            assert (refused.status_code, refused.json()) == (
+                403,
+                {"error": "this token does not have the scope operate"},
+            )
+            assert (await nobody.post(f"/sagas/{saga_id}/{path}", json={})).status_code == 401
+        body = {"step": "a", "decision": "skip", "reason": "b"}
+        client = await Temporal.connect(temporal.address)
+        await client.start_workflow("of-others", id=f"of-others-{saga_id}", task_queue="nobody")
+        for unknown in (f"of-others-{saga_id}", "nothing", "x" * 1500, "%00"):
+            for path in paths:
+                answer = await ada.post(f"/sagas/{unknown}/{path}", json=body if path == "resolve" else {})
+                assert answer.status_code == 404, (path, answer.text)
+        await client.get_workflow_handle(f"of-others-{saga_id}").terminate()
+        for path, sent, message in (
+            ("pause", {"reason": 5}, "reason must be a string"),
+            ("pause", {"reason": "x" * 1001}, "reason has 1001 characters, and may have 1000"),
+            ("pause", {"data": 1}, "unknown field 'data'"),
+            ("signals/go", {"reject": " "}, "reject must have the reason"),
+            ("signals/go", {"reject": "a", "data": 1}, "send either data or reject"),
+            (f"signals/{'x' * 1001}", {}, "the name of the signal has 1001 characters"),
+            ("resolve", {**body, "reason": " "}, "a decision needs the string `reason`"),
+            ("resolve", {**body, "decision": "skpi"}, "there is no decision `skpi`"),
+            ("resolve", {**body, "with": [1]}, "with can only be used with `retry`"),
+            ("resolve", {**body, "dry_run": "yes"}, "dry_run must be true or false"),
+        ):
+            answer = await ada.post(f"/sagas/{saga_id}/{path}", json=sent)
+            assert (answer.status_code, message in answer.text) == (400, True), answer.text
+    assert "accesses" not in shown(api, saga_id), "nothing is recorded of what was not asked of the saga"
+
+
+async def test_what_cannot_be_recorded_is_not_done(api: Api) -> None:
+    saga_id = f"slow-{uuid.uuid4()}"
+    with contextlib.closing(sqlite3.connect(api.folder / "books.db", isolation_level=None)) as books:
+        async with api.client(TOKENS["ADA_TOKEN"]) as ada:
+            await ada.post("/sagas/slow", json={"id": saga_id})
+            books.execute("alter table saga_audit rename to saga_audit_elsewhere")
+            try:
+                answer = await ada.post(f"/sagas/{saga_id}/cancel", json={})
+            finally:
+                books.execute("alter table saga_audit_elsewhere rename to saga_audit")
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
+            assert answer.json()["error"].endswith("; nothing was done")
+            assert (await ada.get(f"/sagas/{saga_id}")).json()["state"] == "RUNNING"
 
 
 async def test_a_token_that_starts_too_much_has_to_wait(api: Api) -> None:
@@ -280,38 +475,3 @@ async def test_a_token_that_starts_too_much_has_to_wait(api: Api) -> None:
         assert limited[0].headers["retry-after"] == "1"
         async with api.client() as shop:
             assert (await shop.post("/sagas/quick", json={"input": {"n": 8}, "wait": "30s"})).status_code == 200
-
-
-def test_a_token_bucket_allows_its_rate() -> None:
-    now = 0.0
-    bucket = TokenBucket(2, lambda: now)
-    assert [bucket.take() for _ in range(3)] == [True, True, False]
-    now = 0.5
-    assert [bucket.take() for _ in range(2)] == [True, False]
-    now = 100.0
-    assert [bucket.take() for _ in range(3)] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("serve", "message"),
-    [
-        ('[serve.tokens.shop]\nscopes = ["start"]', "serve.tokens.shop.secret is missing"),
-        ('[serve.tokens.shop]\nsecret = {env = "A"}\nscopes = ["strat"]', "unknown scope strat; did you mean start?"),
-        pytest.param(
-            "[serve.tokens.shop]\nscope = 1",
-            "[serve.tokens.shop]: unknown setting scope; did you mean scopes?",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("[serve]\ntokens = {shop = 5}", "serve.tokens.shop must be a table", marks=pytest.mark.slow),
-        pytest.param(
-            "[serve]\nmax_body_bytes = 5000000",
-            "serve.max_body_bytes must be a whole number from 1 to 2000000",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_mistake_in_the_settings(tmp_path: Path, serve: str, message: str) -> None:
-    (tmp_path / "saga.toml").write_text(serve + "\n")
-    ended = run_command(["serve", "--listen", f"{HOST}:{free_port()}"], tmp_path, env={"A": "a"})
-    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
-    assert message in ended.stderr

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from jsonschema import Draft202012Validator
 
 from sagas.protocol import saga_view
+from sagas.protocol.access_view import Timestamp
 from sagas.protocol.json_view import OMITTED, JsonView
-from sagas.protocol.saga_view import SagaView, Timestamp
+from sagas.protocol.saga_view import SagaView
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/saga-show.md"
 SCHEMA = PAGE.with_name("saga-show.schema.json")
@@ -54,6 +55,7 @@ def schema() -> dict[str, Any]:
 def _parts() -> list[type[JsonView]]:
     """All classes of the document, the document first."""
     kinds = [SagaView, *(kind for kind in vars(saga_view).values() if isinstance(kind, type))]
+    kinds.sort(key=lambda kind: kind.__module__ != saga_view.__name__)  # its own before those that it imports
     return [name for name in dict.fromkeys(kinds) if issubclass(name, JsonView) and name is not JsonView]
 
 

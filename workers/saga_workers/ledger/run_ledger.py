@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from saga_activities.ledger.records import Claim, KnownSaga, NewClaim, RunFilter, RunRecord, RunRow, SingleClaim
 from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.protocol.access_view import Access, AccessView
 from sagas.protocol.payloads import to_packed_text
-from sagas.protocol.saga_view import Access, AccessView
 from sagas.protocol.standing_pause import PauseKind, StandingPause
 from sagas.settings import Settings
 
@@ -181,13 +181,24 @@ class RunLedger:
         with self._readable():
             return await self._sql.circuit_breakers.close_breaker_of(self.engine, connection)
 
-    async def record_access(self, saga_id: str, what: Access, *, who: str, reason: str | None) -> None:
-        """Record that somebody sees the sensitive values of a saga in clear, or has them forgotten."""
+    async def record_access(
+        self, saga_id: str, what: Access, *, who: str, reason: str | None, detail: str | None = None
+    ) -> int:
+        """Record that somebody is about to see the sensitive values of a saga in clear, or to operate it; the number of
+        the record.
+        """
         with self._readable():
-            await self._sql.audit.record_access(self.engine, saga_id, what, who=who, reason=reason)
+            return await self._sql.audit.record_access(
+                self.engine, saga_id, what, who=who, reason=reason, detail=detail
+            )
+
+    async def record_outcome(self, number: int, outcome: str) -> None:
+        """Add the answer to the request of an operator that has this record."""
+        with self._readable():
+            await self._sql.audit.record_outcome(self.engine, number, outcome)
 
     async def accesses(self, saga_id: str) -> builtins.list[AccessView]:
-        """The newest accesses to the sensitive values of a saga, in their order."""
+        """The newest records of who has seen the sensitive values of a saga or has operated it, in their order."""
         with self._readable():
             return await self._sql.audit.read_accesses(self.engine, saga_id)
 

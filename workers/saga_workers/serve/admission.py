@@ -6,7 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from saga_workers.serve.limits import MAX_CONCURRENT_REQUESTS, MAX_SHARED_STARTS, REQUEST_TIMEOUT
+from saga_workers.serve.limits import (
+    MAX_CONCURRENT_OPERATIONS,
+    MAX_CONCURRENT_REQUESTS,
+    MAX_SHARED_STARTS,
+    REQUEST_TIMEOUT,
+)
 from saga_workers.serve.waiting_bodies import WaitingBodies
 
 
@@ -17,6 +22,7 @@ class Admission:
         self.bodies = WaitingBodies()
         self.waits = asyncio.Semaphore(max_waiting)
         self._requests = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
+        self._operations = asyncio.Semaphore(MAX_CONCURRENT_OPERATIONS)
         self._shared_starts = asyncio.Semaphore(MAX_SHARED_STARTS)
 
     @asynccontextmanager
@@ -27,3 +33,13 @@ class Admission:
         """
         async with asyncio.timeout(REQUEST_TIMEOUT), self._shared_starts if shared else self._requests:
             yield
+
+    @asynccontextmanager
+    async def operation(self) -> AsyncIterator[None]:
+        """A turn for the request of an operator. Raises TimeoutError if the wait for it takes too long."""
+        async with asyncio.timeout(REQUEST_TIMEOUT):
+            await self._operations.acquire()
+        try:
+            yield
+        finally:
+            self._operations.release()

@@ -1,4 +1,4 @@
-"""The HTTP API of `saga serve`: start sagas, and read their outcomes. It needs a token, and no worker."""
+"""The HTTP API of `saga serve`: start sagas, read their outcomes, and operate them. It needs a token."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.authorization import Authorization
 from saga_workers.serve.callbacks import CallbackReceiver
 from saga_workers.serve.codec_endpoint import CODEC_PATHS, CodecCors, CodecEndpoint
+from saga_workers.serve.openapi_operators import OPERATION_PATHS
+from saga_workers.serve.operate_endpoint import OperateEndpoint
+from saga_workers.serve.operations import Operations
+from saga_workers.serve.project_sagas import ProjectSagas
 from saga_workers.serve.reads import ReadEndpoint
 from saga_workers.serve.starts import StartEndpoint
 from saga_workers.temporal.payload_codec import EncryptingCodec
@@ -30,8 +34,9 @@ def requests_counter(registry: CollectorRegistry) -> Counter:
 
 
 class SagaApi:
-    """The endpoints. Without ``client`` no saga can be started, without ``keys`` no callback is received, and without
-    ``codec`` no payload is converted; pages of ``origins`` may ask for that.
+    """The endpoints. Without ``client`` no saga can be started, without ``operations`` none can be operated, without
+    ``keys`` no callback is received, and without ``codec`` no payload is converted; pages of ``origins`` may ask for
+    that.
     """
 
     def __init__(
@@ -42,13 +47,14 @@ class SagaApi:
         *,
         sagas: Collection[str] = (),
         settings: ServeSettings,
+        operations: Operations | None = None,
         keys: SigningKeys | None = None,
         codec: EncryptingCodec | None = None,
         origins: Sequence[str] = (),
     ) -> None:
         self.requests = requests_counter(CollectorRegistry())
         admission = Admission(max_waiting=settings.max_waiting)
-        reads = ReadEndpoint(locator, client, sagas, admission)
+        reads = ReadEndpoint(locator, client, ProjectSagas(sagas), admission, has_codec=codec is not None)
         starts = StartEndpoint(locator, client, settings, admission)
         callbacks = CallbackReceiver(locator.temporal, keys or SigningKeys(), callers, admission)
         routes = [
@@ -58,6 +64,9 @@ class SagaApi:
             Route("/openapi.json", reads.show_openapi),
             Route(CALLBACK_PATH, callbacks.answer, methods=["POST"]),
         ]
+        if operations is not None:
+            operate = OperateEndpoint(operations, admission, settings.max_body_bytes)
+            routes += [Route(path, operate.answering(name), methods=["POST"]) for name, path in OPERATION_PATHS.items()]
         max_body_bytes = settings.max_body_bytes
         if codec is not None:
             endpoint = CodecEndpoint(codec, admission)

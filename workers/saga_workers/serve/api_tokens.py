@@ -108,6 +108,11 @@ class Callers:
         """True if any token has the scope to start sagas."""
         return any("start" in caller.scopes for *_, caller in self._callers)
 
+    @property
+    def may_operate(self) -> bool:
+        """True if any token has the scope to operate sagas."""
+        return any("operate" in caller.scopes for *_, caller in self._callers)
+
     def identify(self, authorization: str, address: str) -> Caller | None:
         """The caller with this Authorization header; None if no token fits. Raises UsageError as the constructor.
 

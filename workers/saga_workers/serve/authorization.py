@@ -7,15 +7,19 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from saga_workers.runtime.http_server import error_response
 from saga_workers.serve.api_tokens import Callers, TooManyFailures
 from saga_workers.serve.codec_endpoint import is_codec_path, token_in_path
 from saga_workers.serve.error_responses import too_many_wrong_tokens
+from saga_workers.serve.openapi_operators import OPERATION_PATHS
 from sagas.errors import UsageError
 from sagas.settings.serve import Scope
 
 log = logging.getLogger("saga.serve")
+
+_OPERATIONS = tuple(compile_path(path)[0] for path in OPERATION_PATHS.values())
 
 
 class Authorization:
@@ -60,4 +64,7 @@ def _authorization(request: Request) -> str:
 def _needed_scope(request: Request) -> Scope:
     if is_codec_path(request.scope["path"]):
         return "decode"
-    return "start" if request.method == "POST" else "read"
+    if request.method != "POST":
+        return "read"
+    is_operation = any(path.match(request.scope["path"]) for path in _OPERATIONS)
+    return "operate" if is_operation else "start"

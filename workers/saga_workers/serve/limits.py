@@ -19,6 +19,12 @@ MAX_CONCURRENT_REQUESTS = 32
 REQUEST_TIMEOUT = 15.0
 """Seconds that Temporal has to answer, including the wait for a turn, but not the `wait` of a start."""
 
+MAX_CONCURRENT_OPERATIONS = 16
+"""Maximum concurrent requests of operators; further ones wait."""
+
+OPERATION_TIMEOUT = 40.0
+"""Seconds that workers have to answer the request of an operator, after the wait for a turn."""
+
 MAX_SHARED_STARTS = MAX_MEMBERS
 """Maximum concurrent starts that share workflows; further ones wait."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import version
 from typing import Any
 
+from saga_workers.serve.codec_endpoint import CODEC_PATHS
+from saga_workers.serve.openapi_operators import operator_paths
+from saga_workers.serve.openapi_parts import ERRORS, TEXT, operation, reference, response
 from sagas.definition.model import Definition
+from sagas.protocol.callback_address import CALLBACK_PATH
 
 OUTCOME_FIELDS = (
     "id",
@@ -25,15 +29,14 @@ OUTCOME_FIELDS = (
 
 _STATES = ("RUNNING", "COMMITTED", "COMPENSATING", "PARKED", "COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED")
 _ANY: Mapping[str, Any] = {}
-_TEXT = {"type": "string"}
 _TIME = {"type": ["string", "null"], "format": "date-time"}
 
 _OUTCOME = {
     "type": "object",
     "required": list(OUTCOME_FIELDS),
     "properties": {
-        "id": _TEXT,
-        "saga": _TEXT,
+        "id": TEXT,
+        "saga": TEXT,
         "state": {"type": "string", "examples": list(_STATES)},
         "phase": {"type": ["string", "null"], "enum": ["forward", "committed", "backward", None]},
         "reason": {"type": ["object", "null"]},
@@ -49,53 +52,70 @@ _STARTED = {
     "type": "object",
     "required": ["id", "run_id", "started", "outcome"],
     "properties": {
-        "id": _TEXT,
+        "id": TEXT,
         "run_id": {"type": "string", "description": "empty for a saga that shares a workflow with others"},
         "started": {"type": "boolean", "description": "false: the id existed, with the same saga and input"},
         "outcome": {"anyOf": [{"$ref": "#/components/schemas/Outcome"}, {"type": "null"}]},
     },
 }
-_ERROR = {"type": "object", "required": ["error"], "properties": {"error": _TEXT, "state": _TEXT}}
-
-_ERRORS = {
-    "400": "the body is not what is expected",
-    "401": "no token, or a wrong one",
-    "403": "the token does not have the scope",
-    "404": "no such saga",
-    "408": "the body arrived too slowly",
-    "409": "the id belongs to another start, or to a saga that was undone",
-    "413": "the body is too large",
-    "415": "the body is not application/json",
-    "422": "the input or the id is not valid",
-    "429": "too many starts with this token",
-    "503": "Temporal or the ledger does not answer",
-}
+_ERROR = {"type": "object", "required": ["error"], "properties": {"error": TEXT, "state": TEXT}}
+_PAYLOADS = {"type": "object", "required": ["payloads"], "properties": {"payloads": {"type": "array", "items": {}}}}
+_CALLBACK = CALLBACK_PATH.replace(":path", "")
+_RECEIPT = {"type": "object", "required": ["status"], "properties": {"status": TEXT}}
 
 
-def openapi_document(definitions: Mapping[str, Definition]) -> dict[str, Any]:
-    """The document. ``definitions`` are the sagas that the caller may start."""
-    read = {
-        "/sagas/{id}": {"get": _operation("The outcome of a saga", "200", _ref("Outcome"), id_in_path=True)},
-        "/sagas/{id}/notifications": {
-            "get": _operation(
-                "The notifications of a saga and their delivery",
-                "200",
-                {"type": "array", "items": {"type": "object"}},
-                id_in_path=True,
-            )
-        },
+def openapi_document(
+    definitions: Mapping[str, Definition], scopes: Collection[str], *, has_codec: bool = False
+) -> dict[str, Any]:
+    """The document for a token with these scopes. ``definitions`` are the sagas that can be started; ``has_codec``:
+    payloads can be converted.
+    """
+    starts = definitions if "start" in scopes else {}
+    paths: dict[str, Any] = {
+        **(_read_paths() if "read" in scopes else {}),
+        **{f"/sagas/{name}": {"post": _start(definition)} for name, definition in sorted(starts.items())},
+        **(operator_paths() if "operate" in scopes else {}),
+        **(_codec_paths() if has_codec and "decode" in scopes else {}),
+        _CALLBACK: {"post": _callback()},
     }
-    starts = {f"/sagas/{name}": {"post": _start(definition)} for name, definition in sorted(definitions.items())}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sagas", "version": version("saga-orchestrator")},
         "security": [{"token": []}],
-        "paths": {**read, **starts},
+        "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Outcome": _OUTCOME, "Started": _STARTED, "Error": _ERROR},
+            "schemas": {"Outcome": _OUTCOME, **({"Started": _STARTED} if starts else {}), "Error": _ERROR},
         },
     }
+
+
+def _read_paths() -> dict[str, Any]:
+    outcome, notifications, this = "/sagas/{id}", "/sagas/{id}/notifications", "/openapi.json"
+    delivery = {"type": "array", "items": {"type": "object"}}
+    return {
+        outcome: {"get": operation("outcome", outcome, "The outcome of a saga", reference("Outcome"))},
+        notifications: {
+            "get": operation("notifications", notifications, "The notifications of a saga and their delivery", delivery)
+        },
+        this: {"get": operation("openapi", this, "What this token may do", {"type": "object"})},
+    }
+
+
+def _codec_paths() -> dict[str, Any]:
+    errors = ("400", "401", "403", "404", "408", "413", "422", "429", "503")
+    summary = "Decode or encode payloads of Temporal"
+    return {
+        path: {"post": operation(f"codec-{at}", path, summary, _PAYLOADS, body=_PAYLOADS, errors=errors)}
+        for at, path in enumerate(CODEC_PATHS)
+    }
+
+
+def _callback() -> dict[str, Any]:
+    errors = ("400", "404", "408", "409", "410", "413", "429", "503")
+    summary = "The answer of a participant, at the address that it was given"
+    described = operation("callback", _CALLBACK, summary, _RECEIPT, body={}, errors=errors)
+    return {**described, "security": []}
 
 
 def _start(definition: Definition) -> dict[str, Any]:
@@ -112,38 +132,14 @@ def _start(definition: Definition) -> dict[str, Any]:
             "wait": {"type": "string", "description": "how long to wait for the end, up to 60s", "examples": ["30s"]},
         },
     }
-    operation = _operation(
-        definition.description or f"Start {definition.saga}", "202", _ref("Started"), errors=tuple(_ERRORS)
+    described = operation(
+        f"start-{definition.saga}",
+        f"/sagas/{definition.saga}",
+        definition.description or f"Start {definition.saga}",
+        reference("Started"),
+        status="202",
+        body=body,
+        errors=tuple(error for error in ERRORS if error != "410"),
     )
-    operation["responses"]["200"] = _response("the saga has ended", _ref("Started"))
-    operation["operationId"] = f"start-{definition.saga}"
-    operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    return operation
-
-
-def _operation(
-    summary: str,
-    status: str,
-    schema: Mapping[str, Any],
-    *,
-    id_in_path: bool = False,
-    errors: tuple[str, ...] = ("401", "403", "404", "503"),
-) -> dict[str, Any]:
-    operation: dict[str, Any] = {
-        "summary": summary,
-        "responses": {
-            status: _response("done" if status == "200" else "the saga runs", schema),
-            **{error: _response(_ERRORS[error], _ref("Error")) for error in errors},
-        },
-    }
-    if id_in_path:
-        operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
-    return operation
-
-
-def _response(description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
-
-
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
+    described["responses"]["200"] = response("the saga has ended", reference("Started"))
+    return described

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,18 +19,25 @@ from saga_workers.serve.api_tokens import Caller
 from saga_workers.serve.error_responses import ledger_is_down, temporal_is_down
 from saga_workers.serve.limits import QUERY_TIMEOUT
 from saga_workers.serve.openapi import openapi_document
+from saga_workers.serve.project_sagas import ProjectSagas
 from saga_workers.serve.public_outcome import public_notifications, public_outcome
 from saga_workers.views.saga_view import read_view
-from sagas.definition.saga_ids import SAGA_NAME, workflow_id_problem
+from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import UsageError
 from sagas.protocol.saga_view import SagaView
 
 
 class ReadEndpoint:
-    """Answers about the sagas with these names, and describes the starts of ``client``, if there is one."""
+    """Answers about the sagas of the project, and describes the starts of ``client``, if there is one.
 
-    def __init__(self, locator: Locator, client: Client | None, sagas: Collection[str], admission: Admission) -> None:
+    ``has_codec``: payloads can be converted.
+    """
+
+    def __init__(
+        self, locator: Locator, client: Client | None, sagas: ProjectSagas, admission: Admission, *, has_codec: bool
+    ) -> None:
         self._locator = locator
+        self._has_codec = has_codec
         self._client = client
         self._sagas = sagas
         self._admission = admission
@@ -49,7 +55,7 @@ class ReadEndpoint:
         try:
             async with self._admission.request():
                 view = await read_view(self._locator, saga_id, timeout=QUERY_TIMEOUT)
-                if not self._answers_for(view.saga):
+                if not self._sagas.include(view.saga):
                     raise await self._locator.unknown_saga(saga_id)
         except UsageError as error:
             return error_response(404, error.message)
@@ -59,12 +65,7 @@ class ReadEndpoint:
             return temporal_is_down(error)
         return json_response(200, select(view))
 
-    def _answers_for(self, saga: str) -> bool:
-        """True for the sagas of the project; without definitions every run may be one whose type is such a name."""
-        return saga in self._sagas if self._sagas else re.fullmatch(SAGA_NAME, saga) is not None
-
     async def show_openapi(self, request: Request) -> Response:
         caller: Caller = request.state.caller
-        startable = self._client is not None and "start" in caller.scopes
-        definitions = self._client.project.definitions if self._client is not None and startable else {}
-        return json_response(200, openapi_document(definitions))
+        definitions = {} if self._client is None else self._client.project.definitions
+        return json_response(200, openapi_document(definitions, caller.scopes, has_codec=self._has_codec))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 from saga_workers.input_limits import BODY_TIMEOUT, CHECK_TIMEOUT
+from sagas.errors import did_you_mean
+from sagas.text.json_values import parse_json
 
 _Checked = TypeVar("_Checked")
 
@@ -19,6 +21,12 @@ class BadRequest(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def longest_body(request: Request, max_bytes: int) -> int:
+    """The bytes of its body; without a length those that it may have."""
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isdecimal() else max_bytes
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -40,6 +48,24 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         # A little more has been read and dropped: closing the connection while a client sends would lose the answer.
         raise BadRequest(413, f"the body may have {max_bytes} bytes")
     return bytes(body)
+
+
+def parse_object(content_type: str, body: bytes, fields: tuple[str, ...], example: str) -> dict[str, Any]:
+    """Parse a JSON object that has no other fields. Raises BadRequest."""
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise BadRequest(415, "send the header Content-Type: application/json")
+    try:
+        value = parse_json(body)
+    except UnicodeDecodeError:
+        raise BadRequest(400, "the body is not UTF-8 text") from None
+    except ValueError as error:
+        raise BadRequest(400, f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadRequest(400, f"the body must be an object, as in {example}")
+    for name in value:
+        if name not in fields:
+            raise BadRequest(400, f"the body has an unknown field {name[:50]!r}{did_you_mean(name[:50], fields)}")
+    return value
 
 
 async def checked_in_time(checking: Awaitable[_Checked]) -> _Checked:

@@ -17,6 +17,8 @@ from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.codec_endpoint import allowed_origins
+from saga_workers.serve.operations import Operations
+from saga_workers.serve.project_sagas import ProjectSagas
 from saga_workers.start.bulk_wait import check_bulk_wait
 from saga_workers.temporal.payload_codec import payload_codec
 from saga_workers.temporal.temporal_client import connect
@@ -50,6 +52,7 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
             client,
             sagas=sagas,
             settings=settings.serve,
+            operations=Operations(locator, project, ProjectSagas(sagas)) if callers.may_operate else None,
             keys=keys,
             codec=payload_codec(settings),
             origins=allowed_origins(settings),

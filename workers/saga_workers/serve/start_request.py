@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from saga_workers.serve.limits import MAX_WAIT
-from saga_workers.serve.request_body import BadRequest
+from saga_workers.serve.request_body import BadRequest, parse_object
 from sagas.definition.times import parse_duration
-from sagas.errors import did_you_mean
-from sagas.text.json_values import parse_json
 
 _FIELDS = ("id", "input", "wait")
 
@@ -25,19 +23,7 @@ class StartBody:
 
 def parse_start(content_type: str, body: bytes) -> StartBody:
     """Parse ``{"input": …, "id": "…", "wait": "30s"}``; all are optional. Raises BadRequest."""
-    if content_type.partition(";")[0].strip().lower() != "application/json":
-        raise BadRequest(415, "send the header Content-Type: application/json")
-    try:
-        value = parse_json(body)
-    except UnicodeDecodeError:
-        raise BadRequest(400, "the body is not UTF-8 text") from None
-    except ValueError as error:
-        raise BadRequest(400, f"the body is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise BadRequest(400, 'the body must be an object, as in {"input": {}, "id": "order-1", "wait": "30s"}')
-    for name in value:
-        if name not in _FIELDS:
-            raise BadRequest(400, f"the body has an unknown field {name[:50]!r}{did_you_mean(name[:50], _FIELDS)}")
+    value = parse_object(content_type, body, _FIELDS, '{"input": {}, "id": "order-1", "wait": "30s"}')
     saga_id = value.get("id")
     if saga_id is not None and not isinstance(saga_id, str):
         raise BadRequest(400, "id must be a string")

@@ -23,7 +23,7 @@ from saga_workers.serve.api_tokens import Caller
 from saga_workers.serve.error_responses import bad_request, ledger_is_down, temporal_is_down
 from saga_workers.serve.limits import QUERY_TIMEOUT
 from saga_workers.serve.public_outcome import public_outcome
-from saga_workers.serve.request_body import BadRequest, checked_in_time, read_body
+from saga_workers.serve.request_body import BadRequest, checked_in_time, longest_body, read_body
 from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import StartBody, parse_start
 from saga_workers.start.existing_sagas import AlreadyEnded
@@ -62,7 +62,7 @@ class StartEndpoint:
         if not caller.starts.take():
             return error_response(429, "too many starts with this token; try again", {"Retry-After": "1"})
         try:
-            with self._admission.bodies.hold(caller.name, self._longest_body(request)):
+            with self._admission.bodies.hold(caller.name, longest_body(request, self._max_body_bytes)):
                 started, wait = await self._read_and_start(self._client, request, caller, name)
             return await self._started_response(started, wait)
         except BadRequest as error:
@@ -80,11 +80,6 @@ class StartEndpoint:
             return ledger_is_down(error, name)
         except (RPCError, TimeoutError) as error:
             return temporal_is_down(error)
-
-    def _longest_body(self, request: Request) -> int:
-        """The bytes of its body; without a length those that it may have."""
-        length = request.headers.get("content-length", "")
-        return int(length) if length.isdecimal() else self._max_body_bytes
 
     async def _read_and_start(
         self, client: Client, request: Request, caller: Caller, name: str

@@ -1,4 +1,4 @@
-"""The bodies of starts that are not sent to Temporal yet: how many bytes of them a process holds."""
+"""The bodies of requests that are not sent to Temporal yet: how many bytes of them a process holds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class WaitingBodies:
 
     @contextlib.contextmanager
     def hold(self, token: str, size: int) -> Iterator[None]:
-        """Hold the body of a start, of at most ``size`` bytes, inside of this context. Raises BadRequest if it finds no
-        room beside other ones; alone every body does.
+        """Hold the body of a request, of at most ``size`` bytes, inside of this context. Raises BadRequest if it finds
+        no room beside other ones; alone every body does.
         """
         of_token = self._bytes[token]
         full = of_token > 0 and of_token + size > MAX_WAITING_BODIES_OF_TOKEN
         if full or (self._bytes.total() > 0 and self._bytes.total() + size > MAX_WAITING_BODIES):
             whose = "with this token" if full else "to this server"
-            raise BadRequest(503, f"too many starts that were sent {whose} wait; try again")
+            raise BadRequest(503, f"too many requests that were sent {whose} wait; try again")
         self._bytes[token] += size
         try:
             yield

@@ -1,4 +1,4 @@
-"""The record of who has seen the sensitive values of a saga, or had them forgotten, as the ledger has it."""
+"""The record of who has seen the sensitive values of a saga, had them forgotten, or has operated it over HTTP."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from datetime import datetime
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
-from sagas.protocol.saga_view import IMAGES_MISSING, AccessView, ParkedView, SagaView
-from sagas.protocol.size_limits import is_omitted
-from sagas.text.exact_json import encode_json
-from sagas.text.printable import MASK, printable_line
+from sagas.protocol.access_view import AccessView
+from sagas.protocol.saga_view import IMAGES_MISSING, ParkedView, SagaView
+from sagas.text.printable import printable_line
 from sagas.text.shortening import shorten
 
 
@@ -25,12 +24,7 @@ def forgotten_text(access: AccessView, *, is_open: bool) -> str:
 
 
 async def with_accesses(locator: Locator, view: SagaView) -> SagaView:
-    """The view with ``accesses``. Without an answer of the ledger it is as it was: the saga does not need it.
-
-    The ledger is not asked about a saga without sensitive values.
-    """
-    if not is_omitted(view.input) and MASK not in encode_json(view.input, default=str).decode():
-        return view
+    """The view with ``accesses``. Without an answer of the ledger it is as it was: the saga does not need it."""
     try:
         accesses = await locator.ledger.accesses(view.id)
         forgotten = next((access for access in reversed(accesses) if _has_ended_undo(view, access)), None)

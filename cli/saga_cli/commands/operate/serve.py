@@ -14,7 +14,10 @@ def serve(
     health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
 ) -> int:
-    """Serve sagas over HTTP to callers with a token of [serve]: GET /sagas/ID, POST /sagas/NAME. Needs no worker."""
+    """Start, read and operate sagas over HTTP, for callers with a token of [serve]. Needs no worker.
+
+    GET /openapi.json lists the requests.
+    """
     import asyncio
 
     from saga_workers.runtime.logs import configure_logs
