@@ -40,8 +40,8 @@ steps:
 """
 
 
-def forget(folder: Path, saga_id: str, *options: str) -> CompletedProcess[str]:
-    return run_command(["forget", saga_id, "--reason", "asked", "--yes", "--json", *options], folder)
+def forget(folder: Path, saga_id: str, *options: str, reason: str = "asked") -> CompletedProcess[str]:
+    return run_command(["forget", saga_id, "--reason", reason, "--yes", "--json", *options], folder)
 
 
 def statuses(done: CompletedProcess[str]) -> dict[str, str]:
@@ -70,7 +70,7 @@ async def test_values_are_replaced_and_the_run_is_deleted(
             await until(lambda: _in_ledger(shop, saga_id))
             assert [name for name, data in tables(shop).items() if any(mark in data for mark in MARKS)]
 
-            done = forget(tmp_path, saga_id)
+            done = forget(tmp_path, saga_id, reason=f"asked by {CARD['name']}")
             assert done.returncode == 5, done
             assert statuses(done) == {
                 "shop: results in saga_guard": "replaced",
@@ -94,7 +94,8 @@ async def test_values_are_replaced_and_the_run_is_deleted(
     assert (last.returncode, set(statuses(last).values())) == (0, {"nothing"}), last
     view: dict[str, Any] = json.loads(run_command(["show", saga_id, "--json"], tmp_path).stdout)
     assert (view["state"], view["can_undo"], view["input"]["order"]) == ("COMPLETED", False, "order-7")
-    assert [access["what"] for access in view["accesses"]] == ["forget"] * 3
+    whys = [(access["what"], access["reason"]) for access in view["accesses"]]
+    assert whys == [("forget", "asked by •••"), *[("forget", "asked")] * 2]
     # What nobody marks as sensitive stays.
     assert b"order-7" in tables(shop)["saga_run"]
 

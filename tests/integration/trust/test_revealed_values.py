@@ -45,7 +45,7 @@ async def test_who_has_the_key_sees_the_values_and_is_recorded(project: Project,
             {"•••": "•••"},
             False,
         )
-        clear = shown(tmp_path, saga_id, "--reveal", "--reason", "a complaint")
+        clear = shown(tmp_path, saga_id, "--reveal", "--reason", f"a complaint of {CARD['name']}")
         assert (clear["input"], clear["output"], clear["steps"][0]["result"]) == ({"card": CARD}, CARD, CARD)
     # Without a worker: from the state with which it can be undone, in the ledger.
     later = shown(tmp_path, saga_id, "--reveal", "--as", "bob")
@@ -65,9 +65,9 @@ async def test_who_has_the_key_sees_the_values_and_is_recorded(project: Project,
     (tmp_path / "codec.key").write_text(key)
     after = shown(tmp_path, saga_id)
     assert [(access["who"], access["what"], access["reason"]) for access in after["accesses"]] == [
-        ("ada", "reveal", "a complaint"),
+        ("ada", "reveal", "a complaint of •••"),
         ("bob", "reveal", None),
     ]
     assert after["input"] == {"card": "•••"}
     text = run_command(["show", saga_id], tmp_path).stdout
-    assert "ada has seen sensitive values in clear, because a complaint" in text
+    assert "ada has seen sensitive values in clear, because a complaint of •••" in text
