@@ -94,5 +94,5 @@ def decode_marker(text: str | None) -> Mapping[str, Any] | None:
 def _decode_json(text: str) -> Any:
     try:
         return decode_json(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ChangedRow from None

@@ -228,7 +228,7 @@ async def test_a_refused_row_that_has_started_no_saga_is_deleted(project: Projec
 async def test_damaged_rows_are_replaced_as_a_whole(project: Project, shop: str) -> None:
     damaged = '{"saga:marker": "rejected", "reason": "kanari'
     with _database(shop) as database:
-        for step, result in (("a", damaged), ("b", "kanari")):
+        for step, result in (("a", damaged), ("b", "kanari"), ("c", "[" * 100_000 + '"kanari')):
             insert = (
                 "insert into saga_guard (saga_id, step, generation, op, reason, result, created_at)"
                 " values ('damaged-1', %s, 1, 'do', 'done', %s, 0)"

@@ -181,7 +181,7 @@ def _stored(
         clear = decrypt(text)
         if clear is None or (new := replace(clear)) in (clear, _rewritten(clear)):
             return None
-    except (UnreadableRow, ValueError):
+    except (UnreadableRow, ValueError, RecursionError):
         return encrypt(replace_whole("null"))
     return encrypt(new)
 
@@ -206,7 +206,7 @@ def _event(row: Any, values: StoredValues, replacement: Replacement) -> dict[str
         new = _replaced_event(clear, replacement)
         if new == _replaced_event(clear, Replacement(frozenset())):
             return None
-    except (UnreadableRow, ValueError):
+    except (UnreadableRow, ValueError, RecursionError):
         new = _replaced_event({"value": "null", "event_key": None, "headers": "{}"}, _WHOLE)
     if not is_encrypted:
         return new

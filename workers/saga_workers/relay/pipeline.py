@@ -127,7 +127,7 @@ class Pipeline:
         for row in rows:
             try:
                 ready.append((row, encode_event(self._outbox.table.decrypted(row), source)))
-            except (ChangedRow, ValueError, TypeError, AttributeError) as error:
+            except (ChangedRow, ValueError, TypeError, AttributeError, RecursionError) as error:
                 why = f"it cannot be encoded as a record: {error}"
                 await self._reader.refuse(row.event_id, why)
                 self._outbox.metrics.refused(self._outbox.name)

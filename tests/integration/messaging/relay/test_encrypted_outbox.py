@@ -92,14 +92,18 @@ async def test_a_relay_without_the_key_waits_and_refuses_nothing(
 
 
 async def test_a_changed_event_is_refused_and_others_are_published(env: OutboxEnvironment) -> None:
-    topic = env.broker.create_topic()
-    use_codec(env, new_key())
+    topic, key = env.broker.create_topic(), new_key()
+    use_codec(env, key)
     await emit(env, Event(topic, **EVENT))
     with env.connect() as connection:
         connection.execute("update saga_outbox_row set value = substr(value, 1, length(value) - 8) || 'AAAAAAA='")
+    use_codec(env, key, outbox=False)
+    await emit(env, Event(topic, "deep", 1))
+    with env.connect() as connection:
+        connection.execute("update saga_outbox_row set headers = repeat('[', 100000) where event_key = 'deep'")
     await emit(env, Event(topic, "saga:encrypted:x:y", "saga:encrypted:x:y"))
     async with env.relaying():
         await env.all_published()
-    assert env.statuses() == {"REFUSED": 1, "PUBLISHED": 1}
+    assert env.statuses() == {"REFUSED": 2, "PUBLISHED": 1}
     [record] = env.broker.read_committed(topic)
     assert (record.key, record.json()) == ("saga:encrypted:x:y", "saga:encrypted:x:y")
