@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from sagas.settings.forms import Seconds, Texts, one_of
+from sagas.settings.forms import NAMED_TEXTS, Seconds, Texts, one_of
 from sagas.settings.table import Table, setting
 
 
@@ -22,8 +23,13 @@ class EnqueueSettings(Table):
     connections: Texts = setting(
         (),
         "the SQL connections whose databases have the table `saga_enqueued`; who may insert there may start and "
-        "signal every saga of the project",
+        "signal every saga of the project, unless `sagas` names those of the connection",
         ["shop"],
+    )
+    sagas: Annotated[Mapping[str, tuple[str, ...]], NAMED_TEXTS] = setting(
+        {},
+        "the sagas that the rows of a connection may start and signal; not named here: every saga",
+        {"shop": ["checkout"]},
     )
     delivered_by: Annotated[Literal["relay", "worker"], one_of("relay", "worker")] = setting(
         "relay", "the process that delivers the rows: `relay`, which needs no Kafka for this, or `worker`"

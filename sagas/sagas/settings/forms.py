@@ -212,6 +212,12 @@ TEXTS = Form(
     "a list of strings",
     json_schema={"type": "array", "items": _TEXT_SCHEMA},
 )
+NAMED_TEXTS = Form(
+    "table",
+    lambda written: is_table(written) and all(_is_texts(texts) for texts in written.values()),
+    "a table of lists of strings",
+    json_schema={"type": "object", "additionalProperties": TEXTS.json_schema},
+)
 TABLE = Form("table", is_table, "a table", json_schema={"type": "object"})
 NAMES = Form(
     "string or list",

@@ -310,6 +310,11 @@ def _check_references(settings: Settings) -> None:
         if name is not None and name not in databases:
             what = f"names {name}, which is not a SQL connection{did_you_mean(name, databases)}"
             raise WrongSetting(setting, what, help=f"add [connections.{name}] to saga.toml")
+    enqueuing = settings.enqueue.connections
+    for name in settings.enqueue.sagas:
+        if name not in enqueuing:
+            what = f"names {name}, which is not among [enqueue] connections{did_you_mean(name, enqueuing)}"
+            raise WrongSetting("enqueue.sagas", what, help="add it to [enqueue] connections, or leave it out")
     for name, connection in settings.connections.items():
         if connection.circuit_breaker is not None and settings.ledger.connection is None:
             what = "needs a ledger, in which the workers share its state"

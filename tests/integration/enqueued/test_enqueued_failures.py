@@ -148,3 +148,26 @@ async def test_the_worker_delivers_by_a_setting(shop: Shop) -> None:
 
 async def _is_completed(shop: Shop, saga_id: str) -> bool:
     return (await shop.client.show(saga_id))["state"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("enqueue_settings", ['[enqueue.sagas]\nshop = ["checkout"]\n'])
+async def test_a_connection_starts_and_signals_the_sagas_that_are_named_for_it(shop: Shop) -> None:
+    order = f"order-{shop.mark}"
+    await shop.client.start("order", {"number": shop.mark})
+    async with AsyncSession(shop.engine) as session:
+        await enqueue(session, "checkout", {"product": "apple"}, id=shop.mark)
+        await enqueue_signal(session, shop.mark, "paid")
+        await enqueue(session, "noted", {"number": 1}, id=f"{shop.mark}-noted")
+        await enqueue_signal(session, order, "paid")
+        await enqueue_signal(session, order, "paid", saga="checkout")
+        await enqueue_signal(session, order, "paid", saga="order")
+        await session.commit()
+    await shop.deliver()
+
+    refused = "[enqueue.sagas] of saga.toml does not name '{}' for shop"
+    assert await shop.rows() == [
+        ("REFUSED", f"{shop.mark}-noted", refused.format("noted")),
+        *[("REFUSED", order, refused.format("order"))] * 3,
+    ]
+    assert sorted(await shop.inputs(2)) == sorted([shop.mark, order])
+    assert (await shop.history(shop.mark), await shop.history(order)) == (["paid"], [])

@@ -136,6 +136,8 @@ BROKEN = '[connections.crm]\nkind = "http"\nurl = "https://crm"\ncircuit_breaker
         (BROKEN % ("{window = '1ms'}"), "connections.crm.circuit_breaker.window must be"),
         (BROKEN % ("{probes = 1}"), "unknown setting probes"),
         (BROKEN % ("{}"), "connections.crm.circuit_breaker needs a ledger"),
+        ("[enqueue]\nsagas = {shop = 'checkout'}", "enqueue.sagas must be a table of lists of strings"),
+        ("[enqueue.sagas]\nshop = ['checkout']", "enqueue.sagas names shop, which is not among"),
     ],
 )
 def test_mistakes_give_a_one_line_error(tmp_path: Path, text: str, message: str) -> None:

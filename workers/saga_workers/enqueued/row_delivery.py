@@ -56,6 +56,7 @@ class RowDelivery:
 
     def __init__(self, connection: str, project: Project, connect: Callable[[], Awaitable[Client]]) -> None:
         self._connection, self._project, self._connect = connection, project, connect
+        self._allowed = project.settings.enqueue.sagas.get(connection)
         self._connecting = asyncio.Lock()
         self._client: Client | None = None
         self._signals: SignalDelivery | None = None
@@ -70,6 +71,8 @@ class RowDelivery:
         """Raises RowRefused, DeliveryUnavailable, and any other exception if it may be tried again a few times."""
         if (problem := _problem(row)) is not None:
             raise RowRefused(problem)
+        if row.saga is not None:
+            self._check_saga(row.saga)
         client = await self._connected()
         try:
             return await (self._start(client, row) if row.signal is None else self._signal(client, row, row.signal))
@@ -129,8 +132,14 @@ class RowDelivery:
         # Not the id of the row, which SQLite gives again after the row is deleted.
         signal = Signal(row.saga_id, name, data, f"{self._connection}/saga_enqueued/{row.uid}")
         async with self._places:
-            await self._signals.deliver(signal, row.saga, partial(self._check_name, client, name))
+            await self._signals.deliver(signal, row.saga, partial(self._check_name, client, name), self._check_saga)
         return "signalled"
+
+    def _check_saga(self, saga: str | None) -> None:
+        """Refuse a saga that the rows of this connection may not start or signal."""
+        if self._allowed is not None and saga not in self._allowed:
+            name = printable_line(shorten(saga or ""))
+            raise RowRefused(f"[enqueue.sagas] of saga.toml does not name {name!r} for {self._connection}")
 
     async def _check_name(self, client: Client, name: str, run: RunInfo) -> None:
         """Refuse a signal that no `wait` of the run takes: it would be lost without a trace."""

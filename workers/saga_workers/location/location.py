@@ -81,6 +81,19 @@ class Location:
         return self.home if isinstance(self.home, RunRow) else None
 
     @property
+    def saga(self) -> str | None:
+        """The name of the saga; None if nobody knows it."""
+        match self.home:
+            case None:
+                return None
+            case RunDescription():
+                return self.home.run.workflow_type
+            case BulkMember():
+                return self.home.claim.saga
+            case _:
+                return self.home.view.saga
+
+    @property
     def started_at(self) -> datetime | None:
         """When the saga was started, or continued in its newest run; None if nobody knows it."""
         match self.home:
