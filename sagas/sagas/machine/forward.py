@@ -365,9 +365,10 @@ def _late_attempt_ended(run: SagaRun, entry: Entry) -> None:
         entry.resolved = True
         run.park(entry, "do", "the step had already been undone when this attempt arrived")
         return
-    entry.state, entry.resolved, entry.ended_at = "COMPENSATED", True, run.now
-    if entry.undo is not None:
-        entry.undo.state, entry.undo.ended_at = "DONE", run.now
+    if not effects.must_be_undone_again(run, entry):
+        entry.state, entry.resolved, entry.ended_at = "COMPENSATED", True, run.now
+        if entry.undo is not None:
+            entry.undo.state, entry.undo.ended_at = "DONE", run.now
     cause = {**failure_reasons.failure_cause(entry), "kind": "late"}
     if run.phase == "backward":
         leave_to_rollback(run, entry)

@@ -97,6 +97,7 @@ class Machine:
         undo_scope: str = "",
         repeats: bool = False,
         told_committed: bool | None = None,
+        told_undone: Mapping[str, int] | None = None,
     ) -> None:
         """``generations``: those of single entries, by entry id, where an earlier run of the saga got further.
 
@@ -104,13 +105,15 @@ class Machine:
 
         ``undo_scope``: see :class:`sagas.protocol.messages.StartSaga`. ``repeats``: an earlier run of the saga, of
         which nobody has the state, may have made its calls. ``told_committed``: an operator says whether that was past
-        its commit point.
+        its commit point; ``told_undone``: entries, with their generations, whose undo in another database or service
+        this operator has seen.
         """
         self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan, undo_scope)
         self._run.earlier.generations = dict(generations or {})
         self._run.earlier.exist = repeats
         self._run.earlier.state_is_lost = repeats
         self._run.earlier.told_committed = told_committed
+        self._run.earlier.told_undone = dict(told_undone or {})
 
     # --- state -------------------------------------------------------------------------------------------------
 

@@ -136,6 +136,7 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
         undo_scope=_undo_scope_in_memo() if info.parent else "",
         repeats=repeats,
         told_committed=resumed.committed,
+        told_undone=resumed.undone,
     )
     if resumed.who is not None:
         machine.note_pause("resume", workflow.time(), resumed.who, resumed.reason)
@@ -228,11 +229,12 @@ def _generation(value: Any) -> int:
 class _Resumption:
     """How `saga resume` starts a saga again. ``began_at``: when the saga was first started. ``generations``: the least
     ones of its entries. ``who`` is None if the saga is started for the first time. ``committed``: what that person says
-    of its commit point.
+    of its commit point; ``undone``: the entries, with their generations, whose undo elsewhere that person has seen.
     """
 
     began_at: float | None = None
     generations: Mapping[str, int] = field(default_factory=dict)
+    undone: Mapping[str, int] = field(default_factory=dict)
     who: str | None = None
     reason: str = ""
     committed: bool | None = None
@@ -248,8 +250,9 @@ def _resumed_in_header() -> _Resumption:
 def _resumption(value: Any) -> _Resumption:
     generations = {entry: _generation(generation) for entry, generation in value["generations"].items()}
     who, reason = who_and_reason(value)
+    undone = {text(entry): generations.get(entry, 1) for entry in value["undone"]}
     began_at, committed = number(value["started_at"], 0, LAST_SECOND), optional_flag(value.get("committed"))
-    return _Resumption(began_at, generations, who or "unknown", reason or "", committed)
+    return _Resumption(began_at, generations, undone, who or "unknown", reason or "", committed)
 
 
 @dataclass(frozen=True, slots=True)

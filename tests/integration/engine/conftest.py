@@ -14,6 +14,8 @@ from saga_activities.ledger.schema import create_ledger
 from sagas.settings import SqlConnection
 from sagas.settings.connections import async_url
 from sagas.workflow import activity_calls
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import Environment, open_environment
 
@@ -28,6 +30,16 @@ def patient_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
 async def env(patient_heartbeats: None, temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
     """Actions scripted by the test, and a database that stores their effects."""
     environment = await open_environment(tmp_path, temporal.address)
+    yield environment
+    await environment.engine.dispose()
+
+
+@pytest.fixture
+async def postgres_env(
+    patient_heartbeats: None, temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+) -> AsyncIterator[Environment]:
+    """The environment ``env`` with its guard in PostgreSQL, for a module that takes it as its own ``env``."""
+    environment = await open_environment(tmp_path, temporal.address, new_database(postgres_server))
     yield environment
     await environment.engine.dispose()
 

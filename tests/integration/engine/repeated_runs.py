@@ -16,16 +16,21 @@ async def waits_at(client: Client, id: str, step: str) -> None:
     await until(waits)
 
 
-async def repeat(client: Client, id: str, how: str, *, after: str = "go") -> None:
-    """Begin another run of the saga, at its first step, once the first run is at the step ``after``."""
+async def delete(client: Client, id: str) -> None:
+    """Delete the newest run of the saga, and wait until Temporal does not know it any more."""
+    await run_changes.delete_run(client.temporal, id)
 
     async def gone() -> bool:
         return (await client.locator.locate(id)).kind == "unknown"
 
+    await until(gone)
+
+
+async def repeat(client: Client, id: str, how: str, *, after: str = "go") -> None:
+    """Begin another run of the saga, at its first step, once the first run is at the step ``after``."""
     await waits_at(client, id, after)
     if how == "reset":
         await run_changes.reset_run(client.temporal, id, keeps_signals=False)
         return
-    await run_changes.delete_run(client.temporal, id)
-    await until(gone)
+    await delete(client, id)
     await start_again(client, await client.locator.locate(id), who="anna", reason="lost")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,21 +15,17 @@ from sagas import Step
 from sagas.errors import RefusedError
 from sagas.settings import HttpService
 from tests.helpers import run_changes
-from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
-from tests.helpers.new_databases import new_database
 from tests.helpers.payment_server import PaymentServer
-from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
     begin,
     handle,
-    open_environment,
-    row,
     send_signed,
     states,
 )
+from tests.integration.engine.repeated_runs import delete, waits_at
 
 LINE = """
     saga: line
@@ -89,29 +84,8 @@ def payments() -> Iterator[PaymentServer]:
 
 
 @pytest.fixture
-async def env(
-    patient_heartbeats: None, temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
-) -> AsyncIterator[Environment]:
-    """The environment with its guard in PostgreSQL."""
-    environment = await open_environment(tmp_path, temporal.address, new_database(postgres_server))
-    yield environment
-    await environment.engine.dispose()
-
-
-async def waits_at(client: Client, id: str, step: str) -> None:
-    async def waits() -> bool:
-        return row(await client.show(id), step)["state"] == "RUNNING"
-
-    await until(waits)
-
-
-async def delete(client: Client, id: str) -> None:
-    await run_changes.delete_run(client.temporal, id)
-
-    async def gone() -> bool:
-        return (await client.locator.locate(id)).kind == "unknown"
-
-    await until(gone)
+def env(postgres_env: Environment) -> Environment:
+    return postgres_env
 
 
 async def begun_and_deleted(client: Client, saga: str, input: Any = None) -> str:

@@ -29,8 +29,15 @@ from tests.integration.trust.test_definition_trust import KEYS, forged_notificat
 HUGE = 10**400
 
 HEADERS: list[tuple[str, Any]] = [
-    *((RESUMED_HEADER, {"started_at": at, "generations": {}}) for at in (HUGE, -1, "x", None, 1e18, True)),
-    *((RESUMED_HEADER, {"started_at": 1, "generations": of}) for of in ([[1, 1]], {"say": True}, {"say": 0}, 5)),
+    *(
+        (RESUMED_HEADER, {"started_at": at, "generations": {}, "undone": []})
+        for at in (HUGE, -1, "x", None, 1e18, True)
+    ),
+    *(
+        (RESUMED_HEADER, {"started_at": 1, "generations": of, "undone": []})
+        for of in ([[1, 1]], {"say": True}, {"say": 0}, 5)
+    ),
+    *((RESUMED_HEADER, {"started_at": 1, "generations": {}, "undone": of}) for of in (5, [1], None)),
     *((GENERATION_HEADER, value) for value in (0, "1", True, HUGE, [])),
     *((DETACHED_HEADER, value) for value in (None, 5, {"key": "x", "hmac": "\u00e9"})),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -173,17 +173,24 @@ class SagaStarter:
         generations: Mapping[str, int],
         *,
         decision: Mapping[str, str],
+        undone: Collection[str] = (),
         committed: bool | None = None,
         replaces: bool,
     ) -> StartResult:
         """Start a saga again whose run was deleted, at the generations that its entries had.
 
-        ``decision``: ``who`` does it, and the ``reason``. ``committed``: what that person says of its commit point,
-        which counts if nothing else tells. ``replaces``: end the open run of the id, which was started
-        with another input. Raises RefusedError if a run of it has just been started.
+        ``decision``: ``who`` does it, and the ``reason``. ``undone``: entries of which a person knows that their undo
+        in another database or service has happened. ``committed``: what that person says of its commit point, which
+        counts if nothing else tells. ``replaces``: end the open run of the id, which was started with another input.
+        Raises RefusedError if a run of it has just been started.
         """
         await self._existing.claim_deleted(saga_id, request)
-        resumed = {"started_at": origin.started_at, "generations": dict(generations), **decision}
+        resumed = {
+            "started_at": origin.started_at,
+            "generations": dict(generations),
+            "undone": list(undone),
+            **decision,
+        }
         if committed is not None:
             resumed["committed"] = committed
         headers: dict[str, Any] = {RESUMED_HEADER: resumed}

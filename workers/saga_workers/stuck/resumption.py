@@ -112,6 +112,7 @@ async def start_again(
         origin,
         highest_generations(effects),
         decision={"who": who or client.temporal.identity, "reason": reason},
+        undone=undone,
         committed=committed,
         replaces=location.open_run is not None,
     )

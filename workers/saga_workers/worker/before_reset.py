@@ -52,8 +52,8 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     ``generations``: the highest of each entry, where it is not the first, and those of the last item of each `for_each`
     and of each nested saga that has left traces; ``left``: the steps and nested sagas of the runs before, packed, with
     the residue, the decisions of operators and the reason of a rollback; ``state_is_lost``: there was one whose state
-    nobody has; ``commit_point`` and ``in_guards``: see :class:`sagas.protocol.messages.RunWasReset`; ``started_at``:
-    when the saga was started, if a guard knows.
+    nobody has; ``commit_point``, ``in_guards`` and ``undecided_undos``: see
+    :class:`sagas.protocol.messages.RunWasReset`; ``started_at``: when the saga was started, if a guard knows.
 
     Raises SagaError for a guard that cannot be read, and for a run that does not answer.
     """
@@ -107,6 +107,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         "state_is_lost": None in packed and not undone_elsewhere,
         # What another run has undone, or is undoing, is not undone by this one.
         "in_guards": {} if undone_elsewhere else _in_guards(effects),
+        "undecided_undos": {} if undone_elsewhere else _undecided_undos(effects, states),
         "left": pack_state(
             {
                 "records": {} if undone_elsewhere else joined_records(states),
@@ -138,6 +139,17 @@ async def _told_decisions(locator: Locator, about: Mapping[str, Any]) -> dict[st
     left_out = {row.id: False for row in story.steps if row.state == "SKIPPED" and row.id not in residue}
     finishes = {row.id: row.result for row in story.steps if row.id in about["finishes"] and row.state == "DONE"}
     return {**left_out, **{id: ends for id, ends in finishes.items() if isinstance(ends, bool)}}
+
+
+def _undecided_undos(effects: Sequence[GuardedEffect], states: Sequence[LeftState]) -> dict[str, int]:
+    """The entries whose undo a guard has decided for another database or service, with their highest generations, but
+    those of which an earlier run knows its end.
+    """
+    generations: dict[str, int] = {}
+    for effect in effects:
+        if effect.undo_elsewhere and all(state.undone.get(effect.entry, 0) < effect.generation for state in states):
+            generations[effect.entry] = max(effect.generation, generations.get(effect.entry, 0))
+    return generations
 
 
 def _joined_rows(rows_of_runs: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:

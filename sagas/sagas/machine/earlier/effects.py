@@ -57,6 +57,17 @@ def left_out(run: SagaRun) -> list[str]:
     return [id for id in dict.fromkeys(ids) if _is_left_out(run, id)]
 
 
+def must_be_undone_again(run: SagaRun, entry: Entry) -> bool:
+    """Leave an entry of which its guard says `late` to the rollback, if nobody knows whether its undo in another
+    database or service was made: the rollback makes it, under its key. Returns False for any other entry.
+    """
+    if entry.undo is None or run.earlier.undecided_undos.get(entry.id) != entry.generation:
+        return False
+    entry.outcome, entry.state, entry.resolved, entry.looked_up = "unknown", "UNKNOWN", False, True
+    entry.ended_at = run.now
+    return True
+
+
 def forget(run: SagaRun, step: str) -> None:
     """The effects of the step are undone, and it runs again with another generation."""
     for id in [id for id in run.earlier.open_effects if id.partition("#")[0] == step]:

@@ -94,13 +94,14 @@ def correct_result(run: SagaRun, entry: Entry) -> None:
 class LeftState:
     """The progress of a run before a reset, from the snapshot of its machine.
 
-    ``records`` are the steps that it has begun, and ``children`` their nested sagas. ``decisions``: see
-    :class:`sagas.machine.earlier_runs.EarlierRuns`.
+    ``records`` are the steps that it has begun, and ``children`` their nested sagas. ``undone``: the entries whose
+    undo has ended, with their generations. ``decisions``: see :class:`sagas.machine.earlier_runs.EarlierRuns`.
     """
 
     records: dict[str, Any]
     children: dict[str, Any]
     generations: dict[str, int]
+    undone: dict[str, int]
     decisions: dict[str, bool]
     committed: bool
     goes_backward: bool
@@ -134,6 +135,7 @@ class LeftState:
             left,
             {entry.id: run.children[entry.id] for entry in entries if entry.id in run.children and entry.step in left},
             {id: generation for id, generation in generations.items() if generation > 1},
+            {entry.id: entry.generation for entry in entries if _is_undone(entry)},
             decisions,
             is_past,
             goes_backward,
@@ -174,6 +176,10 @@ def joined_records(states: Sequence[LeftState]) -> dict[str, Any]:
 def _was_not_called(run: SagaRun, entry: Entry) -> bool:
     """True for a step about which an operator was asked, and has not decided: the next run asks again."""
     return entry.step in run.earlier.asked and entry.started_at is None and entry.state == "UNKNOWN"
+
+
+def _is_undone(entry: Entry) -> bool:
+    return entry.undo is not None and entry.undo.state in ("DONE", "SKIPPED")
 
 
 def _end_calls(run: SagaRun, entry: Entry) -> None:

@@ -34,6 +34,11 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
     earlier.children = dict(event.children)
     earlier.in_guards = list(event.in_guards)
     earlier.open_effects = {id: open for id, open in event.in_guards.items() if open >= max(run.generation, 1)}
+    earlier.undecided_undos = {
+        id: generation
+        for id, generation in event.undecided_undos.items()
+        if generation > earlier.told_undone.get(id, 0)
+    }
     earlier.decisions = dict(event.decisions)
     earlier.residue, earlier.reason = list(event.residue), event.reason
     decided = [row for row in event.operator if row not in run.operator]

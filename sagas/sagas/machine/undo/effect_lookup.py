@@ -13,7 +13,7 @@ from sagas.definition.model import backoff, is_nested, is_read
 from sagas.machine import builtin_actions, calls, failure_reasons, forward, retries
 from sagas.machine.corrected_probes import parking_reason, probe_of
 from sagas.machine.decisions import apply
-from sagas.machine.earlier import unknown_steps
+from sagas.machine.earlier import effects, unknown_steps
 from sagas.machine.entry_ends import leave_to_rollback, mark_nothing_to_undo
 from sagas.machine.expressions import evaluation, probe_verdict
 from sagas.machine.expressions.evaluation import DefinitionError
@@ -162,6 +162,9 @@ def _record_verdict(run: SagaRun, entry: Entry, purpose: LookupPurpose, verdict:
         entry.failure_kind, entry.error = "done", None
         if entry.arguments is not None and entry.arguments != entry.override:
             entry.override = None  # an attempt before the correction has made the effect
+    elif verdict == "late" and effects.must_be_undone_again(run, entry):
+        if purpose == "backward":
+            verdict = "unknown"
     elif verdict == "late":
         entry.outcome, entry.state, entry.resolved, entry.ended_at = "late", "COMPENSATED", True, run.now
         if entry.undo is not None:
