@@ -42,6 +42,11 @@ DURABLE_COMMIT = (
 )
 """Makes COMMIT wait for the disk: with `off`, a crash of the server can lose an effect that is known as done."""
 
+OWN_SEARCH_PATH = "SET LOCAL search_path TO DEFAULT"
+"""Lets names without a schema mean the tables of the engine again, after a statement of an action that may have called
+set_config. It ends with the transaction.
+"""
+
 CLEAN_POSTGRESQL = "RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; DISCARD TEMP"
 """Ends what a statement has left in the session outside its transaction; RESET gives the settings above again."""
 

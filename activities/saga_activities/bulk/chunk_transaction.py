@@ -77,7 +77,7 @@ class PostgresChunk(PostgresTransaction):
         return [stored.get(_key(key), {}) for key in keys]
 
     async def delete_rows(self, rows: Sequence[tuple[EntryKey, str]]) -> None:
-        await self._send(_DELETE, (_rows([(*_key(key), op) for key, op in rows]),))
+        await self._send(self._with_own_search_path(_DELETE), (_rows([(*_key(key), op) for key, op in rows]),))
 
     async def store(self, writes: Sequence[tuple[EntryKey, RowWrite]]) -> None:
         encrypt = self._stored_values.encrypt_result
@@ -86,21 +86,25 @@ class PostgresChunk(PostgresTransaction):
             for key, write in writes
             if write.result is not None
         ]:
-            await self._send(_STORE, (_rows(stored),))
+            await self._send(self._with_own_search_path(_STORE), (_rows(stored),))
         for decision, status in HELD_EVENT_STATUS.items():
             if held := [_key(key) for key, write in writes if write.held == decision]:
-                await self._send(_HELD, (status, _rows(held)))
+                await self._send(self._with_own_search_path(_HELD), (status, _rows(held)))
 
     def new_session(self) -> SqlSession:
         """A session for one action: its errors concern no other one."""
         self.sql.used = True
         session = PostgresSqlSession(self._connection, self._raw)
         session.refusal = self.sql.refusal
+        session.used = True
         return session
 
     async def next_savepoint(self, *, first: bool) -> None:
-        """Keep what was done since the last savepoint, and set a new one."""
-        await self._send(("" if first else "RELEASE SAVEPOINT saga_item; ") + "SAVEPOINT saga_item", ())
+        """Keep what was done since the last savepoint, and set a new one. Nothing that an item has set concerns the
+        names of the next one.
+        """
+        statements = "SAVEPOINT saga_item" if first else "RELEASE SAVEPOINT saga_item; SAVEPOINT saga_item"
+        await self._send(self._with_own_search_path(statements), ())
 
     async def back_to_savepoint(self) -> None:
         await self._send("ROLLBACK TO SAVEPOINT saga_item", ())

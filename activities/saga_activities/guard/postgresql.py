@@ -47,6 +47,7 @@ from saga_activities.result_columns import check_names, unreadable_column
 from saga_activities.session_settings import (
     CLEAN_POSTGRESQL,
     DURABLE_COMMIT,
+    OWN_SEARCH_PATH,
     session_arguments,
     with_foreign_keys,
     without_foreign_keys,
@@ -172,6 +173,8 @@ class PostgresTransaction:
                 f"{_UPDATE_HELD_EVENTS}; {text}",
                 (HELD_EVENT_STATUS[row_write.held], *self._key_values(), *values),
             )
+        if values:
+            text = self._with_own_search_path(text)
         if self.sql.used:  # in the same round trip
             text = f"{text}; {CLEAN_POSTGRESQL}"
         try:
@@ -187,6 +190,10 @@ class PostgresTransaction:
             await cursor.set_result(-1 - len(CLEAN_POSTGRESQL.split(";")))
         if cursor.statusmessage == "ROLLBACK":  # COMMIT of a failed transaction reports it, without an error
             raise NotCommitted("the transaction was broken before COMMIT, and was rolled back")
+
+    def _with_own_search_path(self, text: str) -> str:
+        """Statements of the engine, in which names mean its own tables, whatever an action has set before."""
+        return f"{OWN_SEARCH_PATH}; {text}" if self.sql.used else text
 
     async def rollback(self) -> None:
         await self.sql.close()
@@ -281,6 +288,10 @@ class PostgresSqlSession(SqlSession):
     def __init__(self, connection: Connection, raw: AsyncConnection[Any]) -> None:
         super().__init__(connection)
         self._raw = raw
+
+    async def use_own_search_path(self) -> None:
+        if self.used:
+            await self.control(OWN_SEARCH_PATH)
 
     async def _send(
         self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]

@@ -236,6 +236,9 @@ class SqlSession:
                 run = await self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
             return run.rowcount
 
+    async def use_own_search_path(self) -> None:
+        """Let the names in the engine's statements mean its own tables, whatever an action has set before."""
+
     def forbid_commit(self, error: BaseException) -> None:
         """Let the transaction not commit, because of an error that the action may catch."""
         if self.first_error is None:

@@ -123,6 +123,7 @@ async def insert_prepared(sql: SqlSession, prepared: Iterable[PreparedEvents]) -
     if rows:
         shards = "shards::bigint" if sql.dialect == "postgresql" else "shards"
         statement = _INSERT_EVENT.format(outbox=outbox_rows(sql.dialect).name, shards=shards, now=now_sql(sql.dialect))
+        await sql.use_own_search_path()
         await sql.execute(statement, rows)
 
 
