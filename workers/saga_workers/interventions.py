@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Mapping
@@ -59,6 +60,9 @@ from sagas.workflow.summaries import run_summary
 
 UPDATE_TIMEOUT = 20.0
 """Seconds a worker has to answer an update or query; it answers within one workflow task."""
+
+_LOOKS, _LOOK_INTERVAL = 50, 0.1
+"""How often, and after how many seconds again, a run is asked whether it has begun."""
 
 CANCEL_TIMEOUT = 15.0
 """Seconds a worker has to answer a cancel; after that it is recorded without an answer. A worker that has just
@@ -281,11 +285,8 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
         return ["it is sent again" if decision["decision"] == "retry" else "it is closed undelivered"]
     described = await _open_run(locator, saga_id)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
-    keys = verifying_keys(locator.settings)
     try:
-        packed = await query_machine(
-            temporal, (described.run.id, described.run.run_id), keys, timeout=timedelta(seconds=UPDATE_TIMEOUT)
-        )
+        packed = await _begun_machine(locator, described)
     except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
         raise NoAnswer(
             f"the effect of the decision on {saga_id} cannot be computed: {error}",
@@ -307,6 +308,19 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
     if refusal is not None:
         raise RefusedError(f"{saga_id}: {refusal}")
     return consequences(machine, event)
+
+
+async def _begun_machine(locator: Locator, described: RunDescription) -> str | None:
+    """The state of the machine of a run; None if the run does not begin soon, as one that `saga resume` has started."""
+    keys = verifying_keys(locator.settings)
+    for _ in range(_LOOKS):
+        packed = await query_machine(
+            locator.temporal, (described.run.id, described.run.run_id), keys, timeout=timedelta(seconds=UPDATE_TIMEOUT)
+        )
+        if packed is not None and unpack_state(packed)["started_at"] is not None:
+            return packed
+        await asyncio.sleep(_LOOK_INTERVAL)
+    return None
 
 
 async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_queue: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from temporalio import workflow
@@ -16,6 +17,7 @@ from sagas.machine.remaining_calls import RemainingCall
 from sagas.machine.view import blank_view, shrink_view
 from sagas.protocol.messages import (
     Command,
+    DecisionMade,
     Finish,
     LocksChanged,
     MachineEvent,
@@ -130,6 +132,12 @@ class SagaMessages(ABC):
         assert self._machine is not None
         return self._machine
 
+    def _decision_refusal(self, event: DecisionMade) -> str | None:
+        if event.step == RELEASE_ACTIVITY:
+            return release_refusal(event, releasing=self._locks.is_releasing)
+        assert self._machine is not None
+        return self._machine.check_decision(event)
+
     @workflow.update(name="cancel", description="Undo what was done, unless the pivot is done.")
     async def cancel(self, request: RawValue = NO_INPUT) -> str:
         response = (await self._begun()).cancel_response()
@@ -179,6 +187,11 @@ class SagaMessages(ABC):
         request = request_fields(decision)
         self._decisions += 1
         event = to_decision_event(request, proven=is_proven_decision(self.trust, request, self._decisions))
+        if not self._started:
+            await self._begun()
+            event = replace(event, at=workflow.time())
+            if (refusal := self._decision_refusal(event)) is not None:
+                raise refused_error(refusal)
         if event.step == RELEASE_ACTIVITY and self._machine is not None:
             self._machine.note_release_left(event)
             self._locks.leave()
@@ -189,17 +202,11 @@ class SagaMessages(ABC):
     @resolve.validator
     def check_decision(self, decision: RawValue = NO_INPUT) -> None:
         request = check_request(decision)
-        if self._machine is None or not self._started:
-            raise refused_error("the saga has not started yet; try again")
         try:
             event = to_decision_event(request)
         except (KeyError, TypeError, AttributeError) as error:
             raise refused_error(f"a decision needs step, decision, reason and who: {error}") from None
-        if event.step == RELEASE_ACTIVITY:
-            refusal = release_refusal(event, releasing=self._locks.is_releasing)
-        else:
-            refusal = self._machine.check_decision(event)
-        if refusal is not None:
+        if self._started and (refusal := self._decision_refusal(event)) is not None:
             raise refused_error(refusal)
         # A validator is not called in a replay, so what was accepted stays accepted.
         if is_signed_decision(event) and not is_trusted(self.trust, lambda trust: trusts_decision(trust, request)):
