@@ -126,7 +126,7 @@ def live_screen(*, stderr: bool = False, transient: bool = False) -> Iterator[Ca
     from rich.live import Live
 
     from saga_cli.render.saga_view import view_lines
-    from saga_cli.render.text import to_rich
+    from sagas.presentation.styled_text import to_rich
 
     console = make_console(stderr=stderr)
     with Live(console=console, auto_refresh=False, transient=transient, vertical_overflow="crop") as live:
@@ -157,7 +157,7 @@ class _TroublePrinter:
         self._starting: set[str] = set()
 
     def __call__(self, view: SagaView) -> None:
-        from saga_cli.render.text import attempt_text, progress_text
+        from sagas.presentation.styled_text import attempt_text, progress_text
 
         why = view.incomplete or view.pause_text
         if why and not self._warned:

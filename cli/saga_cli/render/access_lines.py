@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saga_cli.render.text import MAX_WHO, Line, local_time, parse_timestamp
+from sagas.presentation.styled_text import MAX_WHO, Line, local_time, parse_timestamp
 from sagas.protocol.access_view import AccessView
 from sagas.protocol.saga_view import SagaView
 from sagas.text.shortening import shorten_middle

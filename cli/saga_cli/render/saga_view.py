@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -12,10 +11,12 @@ from typing import Any
 
 from saga_cli.output import echo, to_json
 from saga_cli.render.access_lines import access_lines
-from saga_cli.render.parked_outputs import output_lines
-from saga_cli.render.parked_rows import row_lines, rows_left_to, rows_table
-from saga_cli.render.remaining_steps import done_steps, undone_steps
-from saga_cli.render.text import (
+from sagas.presentation.html_page import html_page
+from sagas.presentation.parked_outputs import output_lines
+from sagas.presentation.parked_rows import row_lines, rows_left_to, rows_table
+from sagas.presentation.remaining_steps import done_steps, undone_steps
+from sagas.presentation.step_text import MAX_INLINE, forward_text, rows_to_show, undo_span
+from sagas.presentation.styled_text import (
     GIVEN_BY_THE_RUN,
     MAX_WHO,
     Line,
@@ -25,17 +26,15 @@ from saga_cli.render.text import (
     list_steps,
     local_time,
     parse_timestamp,
-    progress_text,
     reason_text,
     to_html,
     to_line,
     to_plain,
     to_rich,
 )
-from sagas.presentation.html_page import html_page
-from sagas.presentation.web_ui_text import STATE_SYMBOLS, no_effect_text, residue_text
+from sagas.presentation.web_ui_text import STATE_SYMBOLS, residue_text
 from sagas.protocol.payloads import REFUSED_TYPE
-from sagas.protocol.saga_view import NotificationView, OperationView, ParkedView, ReasonView, SagaView, StepView
+from sagas.protocol.saga_view import NotificationView, ParkedView, ReasonView, SagaView, StepView
 from sagas.protocol.size_limits import measure
 from sagas.text.shell import saga_command
 from sagas.text.shortening import counted, shorten_middle
@@ -283,20 +282,6 @@ def _footer(view: SagaView) -> list[Line]:
 
 # The steps: one row each, what happened forward and what backward.
 _MARK_STYLES = {"✔": "green", "✖": "red", "?": "red", "⏸": "red", "↩": "yellow", "▶": "cyan"}
-_UNDO_TEXTS = {
-    "PENDING": "",
-    "RUNNING": "being undone",
-    "DONE": "undone",
-    "NOTHING_TO_UNDO": "nothing to undo",
-    "REJECTED": "undo refused",
-    "FAILED": "undo failed",
-    "UNKNOWN": "undo: outcome unknown",
-    "PARKED": "undo PARKED",
-    "SKIPPED": "undo skipped",
-}
-_MAX_ITEMS = 12
-_MAX_INLINE = 80
-"""Characters of an error in the row of its step; a longer one follows in a line of its own, up to its end."""
 _MAX_ERROR = 1500
 
 
@@ -307,7 +292,7 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
     errors: list[list[Line]] = []
     shown = "\n".join([*(operation.why for operation in view.parked), (view.reason and view.reason.message) or ""])
     with_residue = {child.step for child in view.children if child.state == "RESIDUE"}
-    for row in _rows_to_show(view.steps):
+    for row in rows_to_show(view.steps):
         errors.append([])
         if isinstance(row, str):
             notes[len(rows)] = [(row, "dim")]
@@ -320,7 +305,7 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
             rows[-1][-1] = (f"↩ rows left to the undo of {', '.join(heirs)} ({row.compensation.uses})", "yellow")
         if row.id in with_residue and rows[-1][-1][0]:
             rows[-1][-1] = ("↩ ended RESIDUE (saga)", "red")
-        texts = [text for text in _errors(row) if len(text) > _MAX_INLINE and text not in shown]
+        texts = [text for text in _errors(row) if len(text) > MAX_INLINE and text not in shown]
         errors[-1] = [
             [("      ", ""), (shorten_middle(" ".join(text.split()), _MAX_ERROR), "yellow")]
             for text in dict.fromkeys(texts)
@@ -340,28 +325,6 @@ def _unkept_text(step: StepView) -> str:
     return f"{step.id} ({measure(placeholder)})" if "bytes" in placeholder else step.id
 
 
-def _rows_to_show(steps: Iterable[StepView]) -> Iterable[StepView | str]:
-    """All steps; of a long for_each those with something to tell, and how many others there are."""
-    groups: dict[str, list[StepView]] = {}
-    for step in steps:
-        groups.setdefault(step.step, []).append(step)
-    for members in groups.values():
-        if len(members) <= _MAX_ITEMS:
-            yield from members
-            continue
-        usual, count = Counter(_state_pair(member) for member in members).most_common(1)[0]
-        telling = [member for member in members if _state_pair(member) != usual]
-        yield from telling[: 2 * _MAX_ITEMS]
-        if len(telling) > 2 * _MAX_ITEMS:
-            yield f"{members[0].step}: {len(telling) - 2 * _MAX_ITEMS} more with other states"
-        words = usual[0].lower() + (f", {_UNDO_TEXTS.get(usual[1], '')}" if _UNDO_TEXTS.get(usual[1]) else "")
-        yield f"{members[0].step}: {count} of {len(members)} items {words}"
-
-
-def _state_pair(step: StepView) -> tuple[str, str]:
-    return step.state, step.compensation.state if step.compensation else ""
-
-
 def _step_row(step: StepView, now: datetime) -> list[Span]:
     mark = STATE_SYMBOLS.get(step.state, " ")
     style = "dim" if step.state in ("PENDING", "SKIPPED") else ""
@@ -370,32 +333,9 @@ def _step_row(step: StepView, now: datetime) -> list[Span]:
         (mark, _MARK_STYLES.get(mark, "dim")),
         (step.id, style or "bold"),
         (title or step.uses, style),
-        (_forward_text(step, now), style),
-        _undo_span(step),
+        (forward_text(step, now), style),
+        undo_span(step),
     ]
-
-
-_SOON = 10.0
-"""Seconds until an attempt whose time is not worth a word."""
-
-
-def _forward_text(step: StepView, now: datetime) -> str:
-    words = [_forward_state(step)]
-    if (step.attempts or 0) > 1:
-        words.append(f"{step.attempts} attempts")
-    if (step.generation or 1) > 1:
-        words.append(f"generation {step.generation}")
-    started, ended = parse_timestamp(step.started_at), parse_timestamp(step.ended_at)
-    if started is not None and (ended is not None or step.state == "RUNNING"):
-        words.append(format_duration(ended or now, started))
-    if step.progress:
-        words.append(to_line(progress_text(step.progress), 120))
-    following = parse_timestamp(step.next_attempt_at)
-    if following is not None and (following - now).total_seconds() > _SOON:
-        words.append(f"next attempt in {format_duration(following, now)}")
-    if step.error and step.state not in ("DONE", "CONFIRMED", "CONFIRMING"):
-        words.append(to_line(error_text(step.error), _MAX_INLINE))
-    return ", ".join(words)
 
 
 def _errors(step: StepView) -> Iterable[str]:
@@ -415,35 +355,6 @@ def _calls(step: StepView) -> Iterable[str]:
     for title, call in (("", step), ("its undo ", step.compensation), ("its confirm ", step.confirmation)):
         if call is not None and call.error is not None and call.arguments is not None:
             yield f"{title}called with {shorten_middle(to_json(call.arguments), _MAX_ARGUMENTS)}"
-
-
-def _forward_state(step: StepView) -> str:
-    """Return what happened forward; what happened backward stands in the next column."""
-    if without_effect := no_effect_text(step):
-        return without_effect
-    if step.state in ("COMPENSATING", "COMPENSATED", "PARKED") and step.outcome:
-        return step.outcome if step.state != "PARKED" else f"{step.outcome}, parked"
-    return step.state.lower()
-
-
-def _undo_span(step: StepView) -> Span:
-    undo, confirm = step.compensation, step.confirmation
-    if confirm and confirm.state not in ("PENDING", "DONE"):
-        return (f"✔ confirm {confirm.uses}: {confirm.state.lower()}{_attempts_text(confirm)}", "yellow")
-    if not undo:
-        return ("", "")
-    words = _UNDO_TEXTS[undo.state]
-    if not words:
-        return ("", "")
-    style = "red" if undo.state in ("PARKED", "REJECTED", "FAILED", "UNKNOWN") else "yellow"
-    return (f"↩ {words} ({undo.uses}{_attempts_text(undo)})", style)
-
-
-def _attempts_text(operation: OperationView) -> str:
-    times = f", {operation.attempts} attempts" if (operation.attempts or 0) > 1 else ""
-    if operation.state != "RUNNING" or not operation.error:
-        return times
-    return f"{times}: {to_line(error_text(operation.error), _MAX_INLINE)}"
 
 
 def _align(rows: Sequence[Line], notes: Mapping[int, Line]) -> list[Line]:

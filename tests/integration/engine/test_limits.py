@@ -15,11 +15,11 @@ from temporalio.service import RPCError
 
 from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_cli.render.saga_view import view_lines
-from saga_cli.render.text import to_plain
 from sagas import Rejected, action
 from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
 from sagas.definition.snapshot import to_snapshot
 from sagas.input_limits import MAX_RESULT_VALUES
+from sagas.presentation.styled_text import to_plain
 from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
 from tests.helpers.local_worker import finished

@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import text
 
 from saga_cli.render.saga_view import notification_lines
-from saga_cli.render.text import to_plain
 from saga_workers import interventions
 from saga_workers.client import Client
 from saga_workers.stuck.stuck_sagas import list_stuck
@@ -22,6 +21,7 @@ from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.saga_view import read_view
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
+from sagas.presentation.styled_text import to_plain
 from sagas.protocol.saga_view import SagaView
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle, resolve, run_saga

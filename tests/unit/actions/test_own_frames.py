@@ -12,9 +12,9 @@ import pytest
 
 from saga_activities.action_errors import action_failure
 from saga_activities.own_frames import logging_own_frames
-from saga_cli.render.text import error_text
 from sagas.definition.times import parse_duration
 from sagas.errors import Rejected, UsageError
+from sagas.presentation.styled_text import error_text
 from sagas.protocol.saga_view import ErrorView
 from sagas.text.own_frames import keep_own_frames
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from saga_cli.commands.run.list import _cells
 from saga_cli.render.saga_view import view_lines
-from saga_cli.render.text import GIVEN_BY_THE_RUN, to_plain
+from sagas.presentation.styled_text import GIVEN_BY_THE_RUN, to_plain
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.saga_view import SagaView
 from sagas.text.shell import saga_command

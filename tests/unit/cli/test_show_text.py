@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from saga_cli.render.saga_view import view_lines, view_page
-from saga_cli.render.text import format_duration, progress_text, to_plain
 from saga_cli.wait import _progress, exit_code
+from sagas.presentation.styled_text import format_duration, progress_text, to_plain
 from sagas.protocol.saga_view import SagaView
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

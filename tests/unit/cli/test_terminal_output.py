@@ -16,9 +16,9 @@ import pytest
 from saga_cli.main import guard_streams, run
 from saga_cli.output import TerminalStream, echo, make_console, print_table, to_json, warn
 from saga_cli.render.saga_view import view_lines
-from saga_cli.render.text import to_plain, to_rich
 from saga_workers.runtime.logs import configure_logs, fields
 from sagas.errors import SagaError
+from sagas.presentation.styled_text import to_plain, to_rich
 from sagas.protocol.saga_view import SagaView
 
 HOSTILE = "\x1b[95m\x1b]8;;http://evil\x07\r\x9b2K\u202e[red][link=http://evil]:bomb:[/]\nsaga list \x1b[2J"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from saga_cli.render.saga_view import view_lines
-from saga_cli.render.text import to_plain
 from saga_spark.staging.staging_attempt import audit_rejection
+from sagas.presentation.styled_text import to_plain
 from sagas.protocol.saga_view import ReasonView, SagaView
 from tests.helpers.forked_commands import run_command
 

@@ -43,7 +43,7 @@ def notify(
 
 def _print_notifications(saga_id: str, rows: Sequence[dict[str, Any]]) -> None:
     from saga_cli.render.saga_view import notification_line
-    from saga_cli.render.text import to_plain
+    from sagas.presentation.styled_text import to_plain
     from sagas.protocol.saga_view import NotificationView
 
     if not rows:

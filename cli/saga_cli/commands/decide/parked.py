@@ -52,7 +52,7 @@ def parked(
 
 
 def _print_groups(groups: Any) -> None:
-    from saga_cli.render.text import format_duration, parse_timestamp
+    from sagas.presentation.styled_text import format_duration, parse_timestamp
 
     if not groups:
         echo("nothing needs an operator")
@@ -66,8 +66,8 @@ def _print_groups(groups: Any) -> None:
         echo(f"    {group['error']}")
         echo(f"    {join_names(group['ids'], 5)}")
         if "rows" in group:
-            from saga_cli.render.parked_rows import row_lines
-            from saga_cli.render.text import to_plain
+            from sagas.presentation.parked_rows import row_lines
+            from sagas.presentation.styled_text import to_plain
             from sagas.protocol.saga_view import ParkedView
 
             shown = {"step": group["step"], "op": group["op"], "since": group["oldest"], "why": group["error"], **group}

@@ -151,7 +151,7 @@ def _print_table(views: Sequence[SagaView]) -> None:
 
 
 def _cells(view: SagaView, now: datetime) -> list[str]:
-    from saga_cli.render.text import format_duration, parse_timestamp
+    from sagas.presentation.styled_text import format_duration, parse_timestamp
     from sagas.protocol.doubtful_outcomes import short_doubt
 
     started, ended = parse_timestamp(view.started_at), parse_timestamp(view.ended_at)

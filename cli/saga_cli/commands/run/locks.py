@@ -23,7 +23,7 @@ def locks(keys: Annotated[list[str] | None, typer.Argument(help="only these keys
 
 
 def _print_locks(locks: Sequence[dict[str, Any]]) -> None:
-    from saga_cli.render.text import format_duration, parse_timestamp
+    from sagas.presentation.styled_text import format_duration, parse_timestamp
 
     now = datetime.now(UTC)
 

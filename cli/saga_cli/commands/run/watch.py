@@ -109,7 +109,7 @@ class _ChangePrinter:
                 self._print_lines(view)
 
     def _print_lines(self, view: SagaView) -> None:
-        from saga_cli.render.text import local_time, progress_text, reason_text
+        from sagas.presentation.styled_text import local_time, progress_text, reason_text
 
         now = local_time(datetime.now(UTC))
         because = f": {view.reason.title}: {reason_text(view)}" if view.reason else ""
@@ -139,6 +139,6 @@ class _ChangePrinter:
 
 
 def _retried(row: StepView | OperationView) -> str:
-    from saga_cli.render.text import attempt_text
+    from sagas.presentation.styled_text import attempt_text
 
     return f" ({attempt_text(row)})" if row.state == "RUNNING" and row.error else ""

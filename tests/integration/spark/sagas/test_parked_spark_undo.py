@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from saga_cli.render.saga_view import view_lines
-from saga_cli.render.text import to_plain
 from saga_spark.sinks.parquet.parquet_pointer import read_pointer
 from saga_workers.client import Client
+from sagas.presentation.styled_text import to_plain
 from sagas.protocol.saga_view import SagaView
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.forked_commands import run_command

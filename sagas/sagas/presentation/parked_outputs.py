@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from saga_cli.render.text import GIVEN_BY_THE_RUN, Line
+from sagas.presentation.styled_text import GIVEN_BY_THE_RUN, Line
 from sagas.protocol.saga_view import ParkedView, SagaView
 from sagas.text.shortening import counted
 

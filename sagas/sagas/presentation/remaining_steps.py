@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from saga_cli.render.parked_outputs import partly_undone
-from saga_cli.render.parked_rows import rows_left_to
+from sagas.presentation.parked_outputs import partly_undone
+from sagas.presentation.parked_rows import rows_left_to
 from sagas.protocol.saga_view import SagaView
 
 _UNDER_WAY = ("RUNNING", "UNKNOWN", "PARKED", "COMPENSATING", "CONFIRMING")
