@@ -6,7 +6,7 @@ from html import escape
 
 from sagas.text.printable import printable
 
-_STYLE = """
+STYLE_SHEET = """
 :root { color-scheme: light dark; --line: #8884; --pass: #1a7f37; --info: #0b62c4; --warn: #9a6700; --fail: #cf222e }
 @media (prefers-color-scheme: dark) { :root { --pass: #4ac26b; --info: #6cb6ff; --warn: #d4a72c; --fail: #ff7b72 } }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
@@ -44,6 +44,16 @@ def html_page(title: str, body: str, follow: tuple[str, str] | None = None) -> s
         # Nothing else in these pages runs or is loaded, not even if something in them escaped its escaping.
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>{script}</head><body>\n{body}\n</body></html>\n"
+        f"<title>{escape(title)}</title><style>{STYLE_SHEET}</style>{script}</head><body>\n{body}\n</body></html>\n"
     )
     return printable(page)
+
+
+def served_page(title: str, body: str, *, style_sheet: str, icon: str) -> str:
+    """A page of a server, which sends its own Content-Security-Policy, and its style sheet and icon at addresses."""
+    links = f'<link rel="stylesheet" href="{escape(style_sheet)}"><link rel="icon" href="{escape(icon)}">'
+    return printable(
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title>{links}</head><body>\n{body}\n</body></html>\n"
+    )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from sagas.errors import did_you_mean
 from sagas.settings.addresses import split_base_url
-from sagas.settings.forms import SECRET, TEXTS, Seconds, count, text
+from sagas.settings.forms import SECRET, TEXTS, Flag, Seconds, count, text
 from sagas.settings.secrets import Secret
 from sagas.settings.table import REQUIRED, Table, named_tables, setting
 from sagas.settings.wrong_setting import WrongSetting
@@ -73,6 +73,12 @@ class ServeSettings(Table):
         None,
         "the address at which participants reach `saga serve`, for the callbacks of `http`",
         "https://sagas.example.com",
+    )
+    console: Flag = setting(
+        False,
+        "serves the [console](../how-to/console.md) at `/console`. In it a token with the scope `read` sees what "
+        "`saga show` prints of every saga, which is more than the outcomes",
+        True,
     )
     tokens: Annotated[Mapping[str, ServeToken], named_tables(ServeToken.read, ServeToken)] = setting(
         {}, "further tokens, one table for each, see below"

@@ -1,4 +1,7 @@
-"""The HTTP API of `saga serve`: start sagas, read their outcomes, and operate them. It needs a token."""
+"""The HTTP API of `saga serve`: start sagas, read their outcomes, and operate them. It needs a token.
+
+The console, which is for people, is beside it.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.authorization import Authorization
 from saga_workers.serve.callbacks import CallbackReceiver
 from saga_workers.serve.codec_endpoint import CODEC_PATHS, CodecCors, CodecEndpoint
+from saga_workers.serve.console.console_project import ConsoleProject
+from saga_workers.serve.console.routes import console_routes, routes_without_console
 from saga_workers.serve.openapi_operators import OPERATION_PATHS
 from saga_workers.serve.operate_endpoint import OperateEndpoint
 from saga_workers.serve.operations import Operations
@@ -24,6 +29,7 @@ from saga_workers.serve.project_sagas import ProjectSagas
 from saga_workers.serve.reads import ReadEndpoint
 from saga_workers.serve.starts import StartEndpoint
 from saga_workers.temporal.payload_codec import EncryptingCodec
+from sagas.project import Project
 from sagas.protocol.callback_address import CALLBACK_PATH
 from sagas.settings.serve import ServeSettings
 from sagas.settings.signing_keys import SigningKeys
@@ -36,7 +42,7 @@ def requests_counter(registry: CollectorRegistry) -> Counter:
 class SagaApi:
     """The endpoints. Without ``client`` no saga can be started, without ``operations`` none can be operated, without
     ``keys`` no callback is received, and without ``codec`` no payload is converted; pages of ``origins`` may ask for
-    that.
+    that. The console shows the sagas of ``project``, if the settings want one.
     """
 
     def __init__(
@@ -51,10 +57,12 @@ class SagaApi:
         keys: SigningKeys | None = None,
         codec: EncryptingCodec | None = None,
         origins: Sequence[str] = (),
+        project: Project | None = None,
     ) -> None:
         self.requests = requests_counter(CollectorRegistry())
         admission = Admission(max_waiting=settings.max_waiting)
-        reads = ReadEndpoint(locator, client, ProjectSagas(sagas), admission, has_codec=codec is not None)
+        shown = ProjectSagas(sagas)
+        reads = ReadEndpoint(locator, client, shown, admission, has_codec=codec is not None)
         starts = StartEndpoint(locator, client, settings, admission)
         callbacks = CallbackReceiver(locator.temporal, keys or SigningKeys(), callers, admission)
         routes = [
@@ -67,6 +75,10 @@ class SagaApi:
         if operations is not None:
             operate = OperateEndpoint(operations, admission, settings.max_body_bytes)
             routes += [Route(path, operate.answering(name), methods=["POST"]) for name, path in OPERATION_PATHS.items()]
+        if settings.console and project is not None:
+            routes += console_routes(ConsoleProject(locator, project, shown), callers, admission)
+        else:
+            routes += routes_without_console()
         max_body_bytes = settings.max_body_bytes
         if codec is not None:
             endpoint = CodecEndpoint(codec, admission)

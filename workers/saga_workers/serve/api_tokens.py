@@ -125,6 +125,13 @@ class Callers:
             raise TooManyFailures
         return caller
 
+    def caller_of(self, authorization: str) -> Caller | None:
+        """The caller with a header that :meth:`identify` has accepted before; None if the token is not valid any more.
+
+        Raises UsageError as the constructor.
+        """
+        return self._find(authorization)[0]
+
     def failed(self, address: str) -> TokenBucket:
         """The bucket of the wrong tokens from this address."""
         return self._failed.of(address)

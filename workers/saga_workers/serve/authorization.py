@@ -12,6 +12,7 @@ from starlette.routing import compile_path
 from saga_workers.runtime.http_server import error_response
 from saga_workers.serve.api_tokens import Callers, TooManyFailures
 from saga_workers.serve.codec_endpoint import is_codec_path, token_in_path
+from saga_workers.serve.console_path import is_console_path
 from saga_workers.serve.error_responses import too_many_wrong_tokens
 from saga_workers.serve.openapi_operators import OPERATION_PATHS
 from sagas.errors import UsageError
@@ -32,6 +33,8 @@ class Authorization:
         """The response to a request that no endpoint may see; None if its caller may send it."""
         if request.scope["path"].startswith("/callbacks/"):
             return None  # a participant has no token but that of the address
+        if is_console_path(request.scope["path"]):
+            return None  # a browser has a session, which each of these pages looks for
         try:
             caller = self._callers.identify(_authorization(request), client_address(request))
         except TooManyFailures:

@@ -30,3 +30,15 @@ MAX_SHARED_STARTS = MAX_MEMBERS
 
 QUERY_TIMEOUT = timedelta(seconds=3)
 """The time in which a worker must say how far a saga is; after it, the answer has what Temporal knows."""
+
+SESSION_SECONDS = 8 * 3600.0
+"""Seconds after which a browser has to sign in to the console again."""
+
+MAX_SESSIONS_OF_TOKEN = 50
+"""Sessions of one token; a further one ends the oldest of them."""
+
+MAX_FORM_BYTES = 16 * 1024
+"""Bytes of a form that the console accepts."""
+
+MAX_LISTED = 100
+"""Rows of a list in the console, the newest first."""

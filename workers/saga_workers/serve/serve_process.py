@@ -56,6 +56,7 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
             keys=keys,
             codec=payload_codec(settings),
             origins=allowed_origins(settings),
+            project=project,
         )
         if health is not None:
             ready = partial(temporal_readiness, temporal)

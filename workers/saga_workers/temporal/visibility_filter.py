@@ -41,8 +41,15 @@ def keyword_condition(field: str, value: str) -> str:
     """A condition that holds for all runs with this value, and for no others if the value has a literal."""
     if has_literal(value):
         return f"{field} = {quote(value)}"
-    start = _NOT_IN_LITERALS.split(value, maxsplit=1)[0]
-    return f"{field} STARTS_WITH {quote(start)}" if start else f"{field} IS NOT NULL"
+    return prefix_condition(field, value) or f"{field} IS NOT NULL"
+
+
+def prefix_condition(field: str, start: str) -> str | None:
+    """A condition that holds for all runs whose value begins so, and for more if ``start`` has no literal; None if it
+    would hold for all of them.
+    """
+    literal = _NOT_IN_LITERALS.split(start, maxsplit=1)[0]
+    return f"{field} STARTS_WITH {quote(literal)}" if literal else None
 
 
 def list_condition(field: str, value: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from saga_workers.location.locator import Locator
+from saga_workers.temporal.claimed_states import visible_state
 from saga_workers.temporal.visibility_filter import has_literal, quote
 from saga_workers.views.saga_list import SagaFilter, ledger_views, list_saga_runs
 from saga_workers.views.saga_view import read_view
@@ -52,28 +53,39 @@ class ParkedRow:
 
 @dataclass(frozen=True, slots=True)
 class ParkedList:
-    """Parked operations. ``unreachable``: sagas that could not be queried, each with the reason."""
+    """Parked operations. ``unreachable``: sagas that could not be queried, each with the reason. ``omitted``: the
+    number of sagas that were not queried because of a limit.
+    """
 
     operations: tuple[ParkedRow, ...]
     unreachable: Mapping[str, str]
+    omitted: int = 0
 
 
 async def read_parked(
-    locator: Locator, criteria: SagaFilter, *, include_running: bool = False, nested: bool = False
+    locator: Locator,
+    criteria: SagaFilter,
+    *,
+    include_running: bool = False,
+    nested: bool = False,
+    limit: int | None = None,
 ) -> ParkedList:
     """Query the sagas that may have something parked (``include_running``: all running ones).
 
     With ``nested``, operations parked in a nested saga that blocks a listed one are included, even if the filter
-    excludes the nested saga. The ledger adds those that were parked when Temporal lost them. Raises UsageError if a
-    filter is invalid, LedgerUnavailable.
+    excludes the nested saga. The ledger adds those that were parked when Temporal lost them. ``limit``: the number of
+    sagas that are queried at most, those first that are parked as a whole, and of these the oldest. Raises UsageError
+    if a filter is invalid, LedgerUnavailable.
     """
     where = "ExecutionStatus = 'Running'" + ("" if include_running else f" AND {_MAY_BE_PARKED}")
     if criteria.where:
         where = f"({criteria.where}) AND {where}"
     narrowed = SagaFilter(criteria.saga, (), criteria.since, criteria.labels, where, criteria.task_queue)
-    ids = list(
-        dict.fromkeys([run.id.removesuffix(UNDO_SUFFIX) async for run in list_saga_runs(locator.temporal, narrowed)])
-    )
+    runs = [run async for run in list_saga_runs(locator.temporal, narrowed)]
+    if limit is not None:
+        runs.sort(key=lambda run: (visible_state(run) != "PARKED", run.start_time))
+    listed = list(dict.fromkeys(run.id.removesuffix(UNDO_SUFFIX) for run in runs))
+    ids = listed[:limit]
     gate = asyncio.Semaphore(_CONCURRENCY)
 
     async def ask(saga_id: str) -> SagaView:
@@ -89,11 +101,13 @@ async def read_parked(
         blocking = [child.id for id in ids for child in views[id].children if child.waits]
         ids = [id for id in dict.fromkeys(blocking) if nested and id not in views]
     lost = ledger_views(locator, replace(criteria, states=("PARKED",)), without=views)
-    views |= {view.id: view async for view in lost}
+    async for view in lost:
+        if limit is not None and len(views) >= limit:
+            break
+        views[view.id] = view
     unasked = {id: view.incomplete for id, view in views.items() if view.incomplete and not view.parked}
-    return ParkedList(
-        tuple(parked_operation for view in views.values() for parked_operation in parked_operations(view)), unasked
-    )
+    operations = tuple(parked_operation for view in views.values() for parked_operation in parked_operations(view))
+    return ParkedList(operations, unasked, len(listed) - len(listed[:limit]))
 
 
 def parked_operations(view: SagaView) -> list[ParkedRow]:

@@ -1,0 +1,328 @@
+"""The console of `saga serve`: sign-in, pages about every kind of saga, hostile values."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import re
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from saga_workers.client import Client
+from saga_workers.runtime.http_server import HttpServer
+from saga_workers.serve.api import SagaApi
+from saga_workers.serve.api_tokens import Callers
+from saga_workers.serve.console.sessions import COOKIE, Sessions
+from saga_workers.serve.console.sign_in import next_page
+from saga_workers.serve.limits import MAX_SESSIONS_OF_TOKEN, SESSION_SECONDS
+from sagas import Rejected
+from sagas.project import Project
+from sagas.settings.secrets import Secret
+from sagas.settings.serve import ServeSettings, ServeToken
+from tests.helpers.database_servers import HOST
+from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import LIMIT, until
+from tests.integration.engine.environment import begin, open_environment, run_saga
+
+TOKENS = {"STAFF": "staff-token-of-24-characters", "SHOP": "shop-token-of-24-characters"}
+SCRIPT = "<script>alert(1)<script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}"
+RIGHT_TO_LEFT = "\u202edesrever\u2066"
+LONG = "x" * 10_000
+
+ORDER = """
+    saga: order
+    input: {type: object, properties: {customer: {type: string}}}
+    labels: {customer: "${{ input.customer }}"}
+    steps:
+      - {id: reserve, name: Reserve the room, uses: work, compensate: unwork}
+      - {id: pay, uses: work, effect: none, on_failure: compensate}
+      - {id: tell, uses: work, compensate: unwork, on_failure: park}
+"""
+WAITS = """
+    saga: waits
+    steps:
+      - {id: book, name: Book the room, uses: book, compensate: unbook}
+      - {id: approve, uses: wait, with: {for: 1h}}
+"""
+PAGES = ("", "/sagas", "/sagas?q=a", "/sagas/a", "/sagas/a/graph.svg", "/sagas/a/databases", "/inbox", "/batches",
+         "/batches/a", "/nothing", "/sign-out/")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ServedConsole:
+    """A console with a saga in each of these states."""
+
+    client: Client
+    url: str
+    ids: dict[str, str]
+
+    def browser(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, timeout=LIMIT, headers={"Origin": self.url})
+
+    @contextlib.asynccontextmanager
+    async def signed_in(self) -> AsyncIterator[httpx.AsyncClient]:
+        async with self.browser() as browser:
+            answer = await browser.post("/console/sign-in", data={"token": TOKENS["STAFF"]})
+            assert (answer.status_code, answer.headers["location"]) == (303, "/console")
+            yield browser
+
+    def page(self, state: str, rest: str = "") -> str:
+        return f"/console/sagas/{quote(self.ids[state], safe='')}{rest}"
+
+
+@contextlib.asynccontextmanager
+async def serving(client: Client, *, console: bool = True) -> AsyncIterator[str]:
+    """The API for the project of a client; gives its address."""
+    tokens = {
+        "staff": ServeToken(secret=Secret("env", "STAFF"), scopes=("read",)),
+        "shop": ServeToken(secret=Secret("env", "SHOP"), scopes=("start",)),
+    }
+    settings = client.project.settings.model_copy(update={"serve": ServeSettings(tokens=tokens, console=console)})
+    project = Project(settings, client.project.actions)
+    served = frozenset(project.definitions)
+    api = SagaApi(client.locator, Callers(settings), None, sagas=served, settings=settings.serve, project=project)
+    async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:
+        yield f"http://{HOST}:{server.port}"
+
+
+@pytest.fixture(scope="module")
+async def console(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServedConsole]:
+    """A worker and a console for two definitions."""
+    environment = await open_environment(tmp_path_factory.mktemp("console"), temporal.address)
+    environment.plan["do pay"] = [1, 1, Rejected(SCRIPT + RIGHT_TO_LEFT)]
+    environment.plan["do tell"] = [1, Rejected(f"{SCRIPT} {RIGHT_TO_LEFT} {LONG}")]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in TOKENS.items():
+            patch.setenv(name, value)
+        async with environment.serving(ORDER, WAITS) as client:
+            hostile = f"{SCRIPT} {uuid.uuid4()}"
+            ids = {
+                "COMPLETED": (await run_saga(client, "order", {"customer": "ada"}))["id"],
+                "PARKED": (await run_saga(client, "order", {"customer": SCRIPT}, id=hostile))["id"],
+                "COMPENSATED": (await run_saga(client, "order", {"customer": "bob"}))["id"],
+                "RUNNING": await begin(client, "waits"),
+            }
+            async with serving(client) as url:
+                yield ServedConsole(client, url, ids)
+    await environment.engine.dispose()
+
+
+def form_token(page: str) -> str:
+    """The token that each form of a session has."""
+    match = re.search(r'name="form" value="([^"]+)"', page)
+    assert match, page
+    return match[1]
+
+
+async def test_a_session_begins_with_a_token_and_ends(console: ServedConsole, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with console.browser() as browser:
+        for page in PAGES:
+            answer = await browser.get(f"/console{page}")
+            assert answer.status_code == 303, page
+            assert answer.headers["location"] == f"/console/sign-in?next={quote(f'/console{page}', safe='')}"
+            assert answer.content == b""
+        form = await browser.get("/console/sign-in", params={"next": "/console/sagas/a%2Fb?x=1"})
+        assert 'value="/console/sagas/a%2Fb?x=1"' in form.text
+        answer = await browser.post(
+            "/console/sign-in", data={"token": f" {TOKENS['STAFF']} ", "next": "/console/sagas/a%2Fb"}
+        )
+        assert (answer.status_code, answer.headers["location"]) == (303, "/console/sagas/a%2Fb")
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith(f"{COOKIE}=")
+        attributes = {part.strip().lower() for part in cookie.split(";")[1:]}
+        assert {"httponly", "path=/console", "samesite=strict", f"max-age={SESSION_SECONDS:.0f}"} <= attributes
+        assert "secure" not in attributes, "the server and the browser speak plain HTTP"
+        assert TOKENS["STAFF"] not in cookie
+
+        board = await browser.get("/console")
+        assert board.status_code == 200
+        assert TOKENS["STAFF"] not in board.text
+        for fields in ({"form": ""}, {"form": "guessed"}, {"other": "1"}):
+            assert (await browser.post("/console/sign-out", data=fields)).status_code == 403
+        monkeypatch.setenv("STAFF", "another-token-of-24-characters")
+        assert (await browser.get("/console")).status_code == 303, "a changed token ends its sessions"
+
+    monkeypatch.setenv("STAFF", TOKENS["STAFF"])
+    async with console.signed_in() as browser:
+        page = await browser.get("/console")
+        stolen = dict(browser.cookies)
+        answer = await browser.post("/console/sign-out", data={"form": form_token(page.text)})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/console/sign-in")
+        assert (await browser.get("/console", cookies=stolen)).status_code == 303, (
+            "the session is over, not only hidden"
+        )
+
+
+async def test_who_may_not_sign_in(console: ServedConsole) -> None:
+    async with console.browser() as browser:
+
+        async def sign_in(token: str, **headers: str) -> httpx.Response:
+            return await browser.post("/console/sign-in", data={"token": token}, headers=headers)
+
+        assert (await sign_in("wrong-token-of-24-characters")).status_code == 401
+        refused = await sign_in(TOKENS["SHOP"])
+        assert refused.status_code == 403
+        assert "does not have the scope read" in refused.text
+        for origin in ("http://evil.example", "null", "", f"{console.url}0", console.url.replace("http", "file")):
+            foreign = await sign_in(TOKENS["STAFF"], Origin=origin)
+            assert (foreign.status_code, "set-cookie" in foreign.headers) == (403, False), origin
+        encrypted = await sign_in(TOKENS["STAFF"], Origin=console.url.replace("http", "https"))
+        assert "Secure" in encrypted.headers["set-cookie"], "a proxy has TLS"
+        for content in (b"token=%FF", b"&".join([b"a=1"] * 30)):
+            answer = await browser.post("/console/sign-in", content=content, headers={"Content-Type": FORM})
+            assert answer.status_code == 400
+        large = await browser.post(
+            "/console/sign-in", content=b"token=" + b"x" * 20_000, headers={"Content-Type": FORM}
+        )
+        assert large.status_code == 413
+        assert (await browser.post("/console/sign-in", json={"token": TOKENS["STAFF"]})).status_code == 415
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["//evil.example", "https://evil.example", "/sagas/a", "/consoles", "/console\\evil", "/console/\n", "", None,
+     "/console//evil.example\\", "javascript:alert(1)"],
+)  # fmt: skip
+def test_the_sign_in_leads_to_the_console_only(asked: str | None) -> None:
+    assert next_page(asked) == "/console"
+
+
+def test_sessions_are_few_and_end() -> None:
+    now = [0.0]
+    sessions = Sessions(lambda: now[0])
+    other = sessions.begin("other", "Bearer b")
+    begun = [sessions.begin("staff", "Bearer a") for _ in range(MAX_SESSIONS_OF_TOKEN + 2)]
+    assert [session for session in begun if sessions.find(session.id) is None] == begun[:2]
+    assert sessions.find(other.id) is other, "a token does not end the sessions of another"
+    now[0] = SESSION_SECONDS
+    assert sessions.find(other.id) is None
+    assert TOKENS["STAFF"] not in repr(sessions.begin("staff", f"Bearer {TOKENS['STAFF']}"))
+
+
+async def test_pages_about_sagas(console: ServedConsole) -> None:
+    async with console.signed_in() as browser:
+
+        async def text(page: str) -> str:
+            answer = await browser.get(page)
+            assert answer.status_code == 200, (page, answer.text)
+            return answer.text
+
+        async def counts() -> dict[str, int]:
+            rows = re.findall(r'state=(\w+)">.*?<td class="number">([\d,]+)</td>', await text("/console"), re.DOTALL)
+            return {state: int(count) for state, count in rows}
+
+        async def counted() -> bool:  # the visibility store lags
+            return {state: (await counts()).get(state) for state in console.ids} == dict.fromkeys(console.ids, 1)
+
+        await until(counted)
+        board = await text("/console")
+        assert "The oldest decision" in board
+        assert "Nothing is paused" in board
+
+        completed, parked = await text(console.page("COMPLETED")), await text(console.page("PARKED"))
+        assert "Reserve the room: done" in completed
+        assert "An undo of this saga would undo, in this order:" in completed
+        assert "tell waits for a decision" in parked
+        assert all(f"<dt>{decision}</dt>" in parked for decision in ("retry", "done", "skip"))
+        running = await text(console.page("RUNNING"))
+        assert "If it were cancelled now, this would be undone, in this order:" in running
+        undone = await text(console.page("COMPENSATED"))
+        assert "Reserve the room: undo done" in undone
+        effects = await text(console.page("RUNNING", "/databases"))
+        assert re.search(r">book</th>\s*<td>shop</td>\s*<td>✔ there</td>", effects)
+        graph = await browser.get(console.page("RUNNING", "/graph.svg"))
+        assert graph.headers["content-type"] == "image/svg+xml"
+        assert "Book the room" in graph.text
+
+        inbox = await text("/console/inbox")
+        assert inbox.count('<article class="card"') == 1
+        assert "order: tell" in inbox
+        assert "There are no batches" in await text("/console/batches")
+
+        async def shown(**search: str) -> set[str]:
+            page = await browser.get("/console/sagas", params=search)
+            assert page.status_code == 200, page.text
+            return {state for state in console.ids if f'href="{console.page(state)}"' in page.text}
+
+        assert await shown() == set(console.ids)
+        assert await shown(state="PARKED") == {"PARKED"}
+        assert await shown(saga="waits", since="1h") == {"RUNNING"}
+        assert await shown(label="customer=bob") == {"COMPENSATED"}
+        assert await shown(q=console.ids["COMPLETED"][:12]) == {"COMPLETED"}
+        assert await shown(q=console.ids["PARKED"]) == {"PARKED"}, "an id that Temporal's filters cannot compare"
+        assert await shown(q="nobody-has-it") == set()
+        for search in ({"since": "1y"}, {"state": "LOST"}):
+            assert (await browser.get("/console/sagas", params=search)).status_code == 400
+
+
+def unwanted_markup(page: str) -> list[str]:
+    """The elements and attributes that run or load something, or lead away from the console."""
+    unwanted: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            if tag in ("script", "style", "iframe", "object", "base", "meta") and attrs[:1] not in METAS:
+                unwanted.append(tag)
+            for name, value in attrs:
+                leads_away = name in ("href", "src", "action") and not (value or "").startswith(("/console", "#"))
+                if name.startswith("on") or name in ("style", "formaction", "srcdoc") or leads_away:
+                    unwanted.append(f"{tag} {name}={value}")
+
+    Reader().feed(page)
+    return unwanted
+
+
+METAS = ([("charset", "utf-8")], [("name", "viewport")])
+
+
+async def test_hostile_values_are_only_text(console: ServedConsole) -> None:
+    pages = ["/console", "/console/sagas", "/console/inbox", "/console/nothing", f"/console/sagas/{quote(SCRIPT)}"]
+    pages += [console.page(state, rest) for state in ("PARKED", "COMPENSATED") for rest in ("", "/databases")]
+    async with console.signed_in() as browser:
+        for page in (*pages, f"/console/sagas?q={quote(SCRIPT)}&label={quote(SCRIPT)}", "/console/sagas?saga=%22%3E"):
+            answer = await browser.get(page)
+            assert not set("\u202e\u2066") & set(answer.text), page
+            assert len(answer.text) < 60_000, page
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'; style-src 'self'")
+            assert "frame-ancestors 'none'" in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cache-control"] == "no-store"
+            assert unwanted_markup(answer.text) == [], page
+        assert "{{ 7 * 7 }}" in html.unescape((await browser.get(console.page("PARKED"))).text)
+        graph = await browser.get(console.page("PARKED", "/graph.svg"))
+        assert "<script" not in graph.text
+
+
+async def test_only_sagas_of_the_project_have_pages(console: ServedConsole) -> None:
+    foreign = await console.client.temporal.start_workflow(
+        "payroll", {}, id=f"pay-{uuid.uuid4()}", task_queue=f"nobody-{uuid.uuid4()}"
+    )
+    await foreign.terminate("a secret reason")
+    async with console.signed_in() as browser:
+        for saga_id in (foreign.id, "nobody-has-it", "%00", "a%00b", "x" * 1001, "%FF"):
+            for rest in ("", "/graph.svg", "/databases"):
+                answer = await browser.get(f"/console/sagas/{saga_id}{rest}")
+                assert answer.status_code == 404, saga_id
+                assert "secret" not in answer.text
+        assert (await browser.get("/console/batches/nobody-has-it")).status_code == 404
+        found = await browser.get("/console/sagas", params={"q": foreign.id})
+        assert "No saga matches" in found.text
+
+
+async def test_the_console_is_served_on_request_only(console: ServedConsole) -> None:
+    async with serving(console.client, console=False) as url, httpx.AsyncClient(base_url=url) as browser:
+        for page in ("", "/sign-in", "/sagas"):
+            answer = await browser.get(f"/console{page}")
+            assert answer.status_code == 404
+            assert "console = true under [serve]" in answer.json()["error"]
+        assert (await browser.get("/consoles")).status_code == 401

@@ -1,0 +1,1 @@
+"""The console of `saga serve`: pages for people, at `/console`."""

@@ -1,0 +1,150 @@
+"""The board: how the sagas of the project stand, and what keeps them from going on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from temporalio.service import RPCError
+
+from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.serve.console.console_project import ConsoleProject
+from saga_workers.serve.console.html_responses import html_response
+from saga_workers.serve.console.recent import Recent
+from saga_workers.serve.console.templates import render
+from saga_workers.serve.console.visitors import Visitor
+from saga_workers.temporal.temporal_runs import count_pollers, no_poller_message
+from saga_workers.topics.kafka_use import uses_kafka
+from saga_workers.views.parked import ParkedList, read_parked
+from saga_workers.views.saga_counts import SagaCounts, count_sagas
+from saga_workers.views.saga_list import SagaFilter
+from sagas.errors import SagaError
+from sagas.protocol.standing_pause import StandingPause
+
+_ORDER = (
+    "PARKED",
+    "RUNNING",
+    "COMMITTED",
+    "COMPENSATING",
+    "COMPLETED",
+    "COMPENSATED",
+    "RESIDUE",
+    "TERMINATED",
+    "FAILED",
+)
+_MOST_ASKED = 16
+"""Parked sagas that are asked since when they wait."""
+
+_WAIT = 8.0
+_MESSAGING_WAIT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """What holds sagas back. ``problem``: why it is not known."""
+
+    pauses: Sequence[StandingPause] = ()
+    breakers: Sequence[StandingPause] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Messaging:
+    """The outboxes as `saga relay --status` has them, and a sentence for each reader of topics, with whether it is
+    well.
+    """
+
+    outboxes: Sequence[dict[str, Any]] = ()
+    readers: Sequence[tuple[bool, str]] = ()
+    problem: str | None = None
+
+
+class BoardPage:
+    """The first page of the console."""
+
+    def __init__(self, project: ConsoleProject) -> None:
+        self._project = project
+        temporal = project.locator.temporal
+        self._counts = Recent(lambda: count_sagas(temporal, project.task_queue), 3.0)
+        self._parked = Recent(self._read_parked, 10.0)
+        self._holds = Recent(self._read_holds, 3.0)
+        self._workers = Recent(lambda: count_pollers(temporal, project.task_queue), 3.0)
+        self._messaging = Recent(self._read_messaging, 15.0)
+
+    async def show(self, _: Request, visitor: Visitor) -> Response:
+        counts, parked, holds, workers, messaging = await asyncio.gather(
+            self._counts.get(_WAIT),
+            self._parked.get(_WAIT),
+            self._holds.get(_WAIT),
+            self._workers.get(_WAIT),
+            self._messaging.get(_MESSAGING_WAIT),
+        )
+        page = render(
+            "board.html",
+            "Board",
+            visitor=visitor,
+            place="board",
+            states=_rows(counts),
+            counts=counts,
+            oldest=_oldest(parked),
+            holds=holds,
+            no_worker=None if workers else no_poller_message(self._project.task_queue),
+            workers=workers,
+            messaging=messaging,
+        )
+        return html_response(200, page)
+
+    async def _read_parked(self) -> ParkedList:
+        criteria = SagaFilter(task_queue=self._project.task_queue)
+        return await read_parked(self._project.locator.within_temporal(), criteria, limit=_MOST_ASKED)
+
+    async def _read_holds(self) -> Holds:
+        ledger = self._project.locator.ledger
+        try:
+            return Holds(await ledger.pauses(), await ledger.open_breakers())
+        except LedgerUnavailable as error:
+            return Holds(problem=error.message)
+
+    async def _read_messaging(self) -> Messaging:
+        if not await asyncio.to_thread(uses_kafka, self._project.project):
+            return Messaging()
+        from saga_workers.relay.relay_status import relay_status
+
+        try:
+            status = await relay_status(self._project.settings)
+            return Messaging(status["outboxes"], await self._reader_sentences())
+        except (SagaError, RPCError, TimeoutError) as error:
+            return Messaging(problem=error.message if isinstance(error, SagaError) else "no answer in time")
+
+    async def _reader_sentences(self) -> list[tuple[bool, str]]:
+        from saga_activities.kafka.admin import KafkaAdmin
+        from saga_workers.doctor.reader_checks import check_positions, reply_groups
+        from saga_workers.trigger.project_readers import project_readers
+
+        project = self._project.project
+        groups = [*project_readers(project), *await reply_groups(project)]
+
+        def read() -> list[tuple[bool, str]]:
+            cluster = KafkaAdmin(self._project.settings.kafka)
+            sentences = []
+            for group in groups:
+                try:
+                    sentences.append((True, check_positions(cluster, [group])))
+                except SagaError as error:
+                    sentences.append((False, error.message))
+            return [(is_well, sentence) for is_well, sentence in sentences if sentence != "none"]
+
+        return await asyncio.to_thread(read)
+
+
+def _rows(counts: SagaCounts | None) -> list[tuple[str, int]]:
+    return [] if counts is None else [(state, counts.states[state]) for state in _ORDER]
+
+
+def _oldest(parked: ParkedList | None) -> str | None:
+    """The time since which the oldest parked operation waits."""
+    return min((row.since for row in parked.operations), default=None) if parked is not None else None

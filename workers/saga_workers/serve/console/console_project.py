@@ -1,0 +1,43 @@
+"""The sources of the console's pages: the sagas of one project, and its files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from saga_workers.location.locator import Locator
+from saga_workers.serve.console.visitors import PageNotFound
+from saga_workers.serve.served_sagas import ServedSagas
+from sagas.definition.saga_ids import workflow_id_problem
+from sagas.project import Project
+from sagas.protocol.saga_view import SagaView
+from sagas.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleProject:
+    """A project as `saga serve` reads it. ``served``: the sagas that it shows."""
+
+    locator: Locator
+    project: Project
+    served: ServedSagas
+
+    @property
+    def settings(self) -> Settings:
+        return self.project.settings
+
+    @property
+    def task_queue(self) -> str:
+        return self.settings.temporal.task_queue
+
+    def require_served(self, view: SagaView) -> SagaView:
+        """The view of a saga of this project. Raises PageNotFound for any other."""
+        if view.saga not in self.served:
+            raise PageNotFound(f"There is no saga with the id {view.id} in this project.")
+        return view
+
+
+def require_id(saga_id: str) -> str:
+    """An id from an address. Raises PageNotFound if no saga can have it: neither Temporal nor a database is asked."""
+    if (problem := workflow_id_problem(saga_id)) is not None:
+        raise PageNotFound(f"There is no such saga: {problem}.")
+    return saga_id

@@ -1,0 +1,44 @@
+"""How far a saga is: what is done, what remains, and what an undo would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sagas.presentation.remaining_steps import done_steps, undone_steps
+from sagas.protocol.saga_view import SagaView
+
+
+@dataclass(frozen=True, slots=True)
+class SagaProgress:
+    """Three lists of steps with their titles. ``undo_note`` says when the third happens, or why it cannot."""
+
+    finished_title: str
+    finished: Sequence[str]
+    remaining_title: str
+    remaining: Sequence[str]
+    undo_note: str
+    would_undo: Sequence[str]
+
+
+def progress_of(view: SagaView) -> SagaProgress:
+    """The progress of a saga whose steps are known."""
+    if view.phase == "backward":
+        undone, still = undone_steps(view)
+        return SagaProgress("Undone", undone, "Still to be undone", list(reversed(still)), "", ())
+    done, remaining = done_steps(view)
+    _, undoable = undone_steps(view)
+    note, undoable = _undo_note(view), list(reversed(undoable))
+    return SagaProgress("Done", done, "Remains to be done", remaining, note, undoable if note.endswith(":") else ())
+
+
+def _undo_note(view: SagaView) -> str:
+    if view.state == "COMPLETED":
+        if view.can_undo:
+            return "An undo of this saga would undo, in this order:"
+        return f"It cannot be undone: {view.undo_refusal or 'the state from which an undo starts is not kept'}."
+    if view.ended_at is not None:
+        return "It has ended: nothing more is undone."
+    if view.phase == "committed":
+        return "It is past the point of no return: nothing can be undone any more."
+    return "If it were cancelled now, this would be undone, in this order:"

@@ -1,0 +1,71 @@
+"""The addresses of the console."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from saga_workers.runtime.http_server import error_response
+from saga_workers.serve.admission import Admission
+from saga_workers.serve.api_tokens import Callers
+from saga_workers.serve.console.batches import BatchPages
+from saga_workers.serve.console.board import BoardPage
+from saga_workers.serve.console.console_project import ConsoleProject
+from saga_workers.serve.console.html_responses import picture_response, style_response
+from saga_workers.serve.console.inbox import InboxPage
+from saga_workers.serve.console.saga_pages import SagaPages
+from saga_workers.serve.console.search import SearchPage
+from saga_workers.serve.console.sessions import Sessions
+from saga_workers.serve.console.sign_in import SignIn
+from saga_workers.serve.console.templates import ICON, ICON_PATH, STYLE_PATH, style_sheet
+from saga_workers.serve.console.visitors import SIGN_IN_PATH, PageNotFound, Visitor, Visitors
+from saga_workers.serve.console_path import ROOT
+
+
+def console_routes(project: ConsoleProject, callers: Callers, admission: Admission) -> Sequence[Route]:
+    """The pages. All of them but the sign-in, the style sheet and the icon need a session."""
+    sessions = Sessions()
+    visitors = Visitors(callers, sessions, admission)
+    sign_in = SignIn(callers, sessions, visitors)
+    board, search, sagas = BoardPage(project), SearchPage(project), SagaPages(project)
+    inbox, batches = InboxPage(project), BatchPages(project)
+    sheet = style_sheet()
+
+    async def show_style(_: Request) -> Response:
+        return style_response(sheet)
+
+    async def show_icon(_: Request) -> Response:
+        return picture_response(ICON)
+
+    return [
+        Route(STYLE_PATH, show_style),
+        Route(ICON_PATH, show_icon),
+        Route(SIGN_IN_PATH, sign_in.show, methods=["GET"]),
+        Route(SIGN_IN_PATH, sign_in.begin, methods=["POST"]),
+        Route(f"{ROOT}/sign-out", visitors.only(sign_in.end), methods=["POST"]),
+        Route(ROOT, visitors.only(board.show)),
+        Route(f"{ROOT}/sagas", visitors.only(search.show)),
+        Route(f"{ROOT}/sagas/{{id}}", visitors.only(sagas.show)),
+        Route(f"{ROOT}/sagas/{{id}}/graph.svg", visitors.only(sagas.draw)),
+        Route(f"{ROOT}/sagas/{{id}}/databases", visitors.only(sagas.show_databases)),
+        Route(f"{ROOT}/inbox", visitors.only(inbox.show)),
+        Route(f"{ROOT}/batches", visitors.only(batches.show_all)),
+        Route(f"{ROOT}/batches/{{batch}}", visitors.only(batches.show)),
+        Route(f"{ROOT}/{{rest:path}}", visitors.only(_no_such_page)),
+    ]
+
+
+def routes_without_console() -> Sequence[Route]:
+    """The answer where the console is not served, for who has come to look for it."""
+    return [Route(ROOT, _no_console), Route(f"{ROOT}/{{rest:path}}", _no_console)]
+
+
+async def _no_such_page(_: Request, __: Visitor) -> Response:
+    raise PageNotFound("There is no such page in the console.")
+
+
+async def _no_console(_: Request) -> Response:
+    return error_response(404, "the console is not served: set console = true under [serve] in saga.toml")

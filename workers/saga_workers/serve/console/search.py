@@ -1,0 +1,90 @@
+"""The list of sagas, and the search in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.serve.console.console_project import ConsoleProject
+from saga_workers.serve.console.html_responses import html_response
+from saga_workers.serve.console.templates import render
+from saga_workers.serve.console.visitors import Visitor
+from saga_workers.serve.limits import MAX_LISTED, QUERY_TIMEOUT
+from saga_workers.serve.request_body import BadRequest
+from saga_workers.temporal.visibility_filter import prefix_condition
+from saga_workers.views.saga_list import SagaFilter, query_sagas
+from saga_workers.views.saga_view import read_view
+from sagas.definition.saga_ids import workflow_id_problem
+from sagas.errors import UsageError
+from sagas.protocol.saga_view import STATES, SagaView
+
+PERIODS: Mapping[str, timedelta] = {
+    "1h": timedelta(hours=1),
+    "24h": timedelta(hours=24),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+}
+
+
+class SearchPage:
+    """The newest sagas that match; the search by id finds its begin, too."""
+
+    def __init__(self, project: ConsoleProject) -> None:
+        self._project = project
+
+    async def show(self, request: Request, visitor: Visitor) -> Response:
+        asked = {name: request.query_params.get(name, "").strip() for name in ("q", "saga", "state", "since", "label")}
+        problem, views = None, list[SagaView]()
+        try:
+            async for view in query_sagas(self._project.locator, self._criteria(asked), limit=MAX_LISTED):
+                if view.id.startswith(asked["q"]):
+                    views.append(view)
+        except LedgerUnavailable:
+            problem = "The ledger does not answer: these are only the sagas that Temporal still has."
+        if asked["q"] and all(view.id != asked["q"] for view in views):
+            views = [*await self._of_this_id(asked), *views]
+        page = render(
+            "sagas.html",
+            "Sagas",
+            visitor=visitor,
+            place="sagas",
+            asked=asked,
+            views=[view for view in views if view.saga in self._project.served],
+            limit=MAX_LISTED,
+            is_full=len(views) >= MAX_LISTED,
+            names=sorted(self._project.served.names),
+            states=STATES,
+            periods=PERIODS,
+            problem=problem,
+        )
+        return html_response(200, page)
+
+    def _criteria(self, asked: Mapping[str, str]) -> SagaFilter:
+        """Raises BadRequest for a period that is none, UsageError for a state that is none."""
+        since = PERIODS.get(asked["since"])
+        if asked["since"] and since is None:
+            raise BadRequest(400, f"the period must be one of {', '.join(PERIODS)}")
+        name, _, value = asked["label"].partition("=")
+        return SagaFilter(
+            saga=asked["saga"] or None,
+            states=(asked["state"],) if asked["state"] else (),
+            since=None if since is None else datetime.now(UTC) - since,
+            labels={name: value} if name else {},
+            where=prefix_condition("WorkflowId", asked["q"]),
+            task_queue=self._project.task_queue,
+        )
+
+    async def _of_this_id(self, asked: Mapping[str, str]) -> list[SagaView]:
+        """The saga with exactly this id, wherever it lives, if the rest of the search does not exclude it."""
+        if workflow_id_problem(asked["q"]) is not None:
+            return []
+        try:
+            view = await read_view(self._project.locator, asked["q"], timeout=QUERY_TIMEOUT)
+        except (UsageError, LedgerUnavailable):
+            return []
+        fits = asked["saga"] in ("", view.saga) and asked["state"] in ("", view.state)
+        return [view] if fits and not asked["since"] and not asked["label"] else []

@@ -1,0 +1,93 @@
+"""The story of a saga: what happened, in the order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from saga_workers.serve.console.words import STATE_WORDS
+from sagas.presentation.styled_text import error_text, parse_timestamp
+from sagas.protocol.saga_view import ParkedView, SagaView, StepView
+from sagas.text.shortening import shorten
+
+MAX_EVENTS = 200
+"""Events of a story that are shown: half of them from its begin, half from its end."""
+
+_MAX_TEXT = 400
+
+
+@dataclass(frozen=True, slots=True)
+class StoryEvent:
+    """Something that happened. ``at`` is a timestamp, ``style`` a class of the style sheet."""
+
+    at: str
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The events before and after those that are left out."""
+
+    first: tuple[StoryEvent, ...]
+    omitted: int
+    last: tuple[StoryEvent, ...]
+
+
+def story_of(view: SagaView) -> Story:
+    """The events that the view has times for."""
+    timed = [(time, event) for event in _events(view) if (time := parse_timestamp(event.at)) is not None]
+    events = tuple(event for _, event in sorted(timed, key=lambda pair: pair[0]))
+    if len(events) <= MAX_EVENTS:
+        return Story(events, 0, ())
+    half = MAX_EVENTS // 2
+    return Story(events[:half], len(events) - 2 * half, events[-half:])
+
+
+def _events(view: SagaView) -> Iterator[StoryEvent]:
+    if view.started_at:
+        yield StoryEvent(view.started_at, "The saga started")
+    for step in view.steps:
+        yield from _step_events(step)
+    if view.committed_at:
+        yield StoryEvent(view.committed_at, "The point of no return was passed")
+    for parked in view.parked:
+        yield _parked_event(parked)
+    for decision in view.operator:
+        about = f" {decision.step}" if decision.step else ""
+        because = f", because: {decision.reason}" if decision.reason else ""
+        yield StoryEvent(
+            decision.at, shorten(f"{decision.who} decided: {decision.decision}{about}{because}", _MAX_TEXT)
+        )
+    for notification in view.notifications:
+        if notification.ended_at:
+            state = (notification.state or "ended").lower()
+            yield StoryEvent(notification.ended_at, f"The notification {notification.id}: {state}")
+    for access in view.accesses or ():
+        what = {"reveal": "has seen sensitive values", "forget": "had sensitive values forgotten"}[access.what]
+        yield StoryEvent(access.at, shorten(f"{access.who} {what}", _MAX_TEXT))
+    if view.ended_at:
+        words = STATE_WORDS.get(view.state)
+        yield StoryEvent(view.ended_at, f"The saga is over: {words.title if words else view.state}", view.state)
+
+
+def _step_events(step: StepView) -> Iterator[StoryEvent]:
+    name = shorten(step.name or step.id)
+    if step.started_at:
+        yield StoryEvent(step.started_at, f"{name}: began")
+    if step.ended_at and step.outcome:
+        why = f": {error_text(step.error)}" if step.error and step.outcome != "done" else ""
+        style = "" if step.outcome == "done" else "fail"
+        yield StoryEvent(step.ended_at, shorten(f"{name}: {step.outcome}{why}", _MAX_TEXT), style)
+    undo, confirm = step.compensation, step.confirmation
+    if undo and undo.ended_at:
+        yield StoryEvent(undo.ended_at, f"{name}: undo {undo.state.lower().replace('_', ' ')}", "info")
+    if confirm and confirm.ended_at:
+        yield StoryEvent(confirm.ended_at, f"{name}: confirmation {confirm.state.lower().replace('_', ' ')}")
+
+
+def _parked_event(parked: ParkedView) -> StoryEvent:
+    what = {"undo": "The undo of ", "confirm": "The confirmation of "}.get(parked.op, "")
+    return StoryEvent(
+        parked.since, shorten(f"{what}{parked.step} waits for a decision: {parked.why}", _MAX_TEXT), "warn"
+    )

@@ -1,0 +1,120 @@
+"""The pages of the console as Jinja2 templates, in the frame and with the style sheet of the HTML reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from saga_workers.serve.console.words import DECISION_WORDS, EVENT_WORDS, OPERATION_WORDS, PAUSED, STATE_WORDS
+from saga_workers.serve.console_path import ROOT
+from sagas.presentation.html_page import STYLE_SHEET, served_page
+from sagas.presentation.styled_text import format_duration, local_time, parse_timestamp
+from sagas.presentation.web_ui_text import STATE_SYMBOLS
+from sagas.text.printable import printable_line
+from sagas.text.shortening import counted, shorten
+
+STYLE_PATH = f"{ROOT}/style.css"
+ICON_PATH = f"{ROOT}/icon.svg"
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16" rx="4" fill="#0b62c4"/>'
+    '<path d="M4 6h7M9 4l2 2-2 2M12 10H5M7 8l-2 2 2 2" fill="none" stroke="#fff" stroke-width="1.5"/></svg>'
+)
+_FOLDER = Path(__file__).parent / "templates"
+_LONGEST = 300
+"""Characters of a text that somebody else has written."""
+
+
+def style_sheet() -> str:
+    """The style sheet of all HTML of this product, and what only the console has."""
+    return STYLE_SHEET + (_FOLDER / "console.css").read_text(encoding="utf-8")
+
+
+def render(template: str, title: str, **values: Any) -> str:
+    """A page. All values are escaped, whatever they have."""
+    body = _ENVIRONMENT.get_template(template).render(title=title, zone=_zone(), **values)
+    return served_page(f"{title} · saga", body, style_sheet=STYLE_PATH, icon=ICON_PATH)
+
+
+def saga_path(saga_id: str, page: str = "") -> str:
+    """The address of a saga's page. A slash in the id is no separator."""
+    return f"{ROOT}/sagas/{quote(saga_id, safe='')}{page}"
+
+
+def batch_path(batch: str) -> str:
+    return f"{ROOT}/batches/{quote(batch, safe='')}"
+
+
+def _short(text: object, limit: int = _LONGEST) -> str:
+    return shorten(printable_line(str(text)), limit)
+
+
+def _moment(timestamp: str | float | None) -> Markup:
+    """A time for people and for programs; empty if there is none."""
+    at = datetime.fromtimestamp(timestamp, UTC) if isinstance(timestamp, float | int) else parse_timestamp(timestamp)
+    if at is None:
+        return Markup()
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), local_time(at))
+
+
+def _ago(timestamp: str | None) -> str:
+    at = parse_timestamp(timestamp)
+    return "" if at is None else f"{format_duration(datetime.now(UTC), at)} ago"
+
+
+def _lasted(end: str | None, begin: str | None) -> str:
+    """How long something took, until now if it has not ended."""
+    started = parse_timestamp(begin)
+    return "" if started is None else format_duration(parse_timestamp(end) or datetime.now(UTC), started)
+
+
+def _state_badge(state: str) -> Markup:
+    words = STATE_WORDS.get(state)
+    text = f"{words.symbol} {words.title}" if words else state
+    return Markup('<span class="state {}" title="{}">{}</span>').format(state, state, text)
+
+
+def _zone() -> str:
+    return "UTC" + datetime.now().astimezone().isoformat()[-6:]
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: Mapping[str, Any] = {
+        "short": _short,
+        "moment": _moment,
+        "ago": _ago,
+        "saga_path": saga_path,
+        "batch_path": batch_path,
+        "state_badge": _state_badge,
+    }
+    environment.filters.update(filters)
+    environment.globals.update(
+        {
+            "root": ROOT,
+            "counted": counted,
+            "lasted": _lasted,
+            "escape": escape,
+            "state_words": STATE_WORDS,
+            "decision_words": DECISION_WORDS,
+            "operation_words": OPERATION_WORDS,
+            "event_words": EVENT_WORDS,
+            "symbols": {**STATE_SYMBOLS, "PARKED": PAUSED},
+            "paused": PAUSED,
+        }
+    )
+    return environment
+
+
+_ENVIRONMENT = _environment()

@@ -1,0 +1,110 @@
+"""Lets browsers with a session see the pages of the console, and sends the others to sign in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from temporalio.service import RPCError
+
+from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.serve.admission import Admission
+from saga_workers.serve.api_tokens import Caller, Callers
+from saga_workers.serve.console.html_responses import html_response, redirect
+from saga_workers.serve.console.sessions import COOKIE, Session, Sessions
+from saga_workers.serve.console.templates import render
+from saga_workers.serve.console_path import ROOT
+from saga_workers.serve.request_body import BadRequest
+from sagas.errors import UsageError
+
+log = logging.getLogger("saga.serve")
+
+SIGN_IN_PATH = f"{ROOT}/sign-in"
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who has sent a request with a session."""
+
+    caller: Caller
+    session: Session
+
+
+Page = Callable[[Request, Visitor], Awaitable[Response]]
+
+
+class PageNotFound(Exception):
+    """There is no such saga, batch or page; the message says which."""
+
+
+class Visitors:
+    """The browsers that have signed in with a token that may read."""
+
+    def __init__(self, callers: Callers, sessions: Sessions, admission: Admission) -> None:
+        self._callers = callers
+        self._sessions = sessions
+        self._admission = admission
+
+    def only(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        """The page as an endpoint that only a visitor sees."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                visitor = self.find(request)
+            except UsageError as error:
+                log.error("the API token cannot be read: %s", error.message)
+                return _problem(503, "The token of this session cannot be read; the log of saga serve has more.")
+            if visitor is None:
+                return redirect(f"{SIGN_IN_PATH}?next={quote(_asked_page(request), safe='')}")
+            return await self._answer(request, visitor, page)
+
+        return answer
+
+    def find(self, request: Request) -> Visitor | None:
+        """The sender of a request; None without a session, and if its token is not valid any more or may not read.
+
+        Raises UsageError if the tokens cannot be read.
+        """
+        session = self._sessions.find(request.cookies.get(COOKIE))
+        if session is None:
+            return None
+        caller = self._callers.caller_of(session.authorization)
+        if caller is None or "read" not in caller.scopes:
+            self._sessions.end(session)
+            return None
+        return Visitor(caller, session)
+
+    async def _answer(self, request: Request, visitor: Visitor, page: Page) -> Response:
+        try:
+            async with self._admission.request():
+                return await page(request, visitor)
+        except PageNotFound as error:
+            return _problem(404, str(error), visitor)
+        except BadRequest as error:
+            return _problem(error.status, str(error), visitor)
+        except LedgerUnavailable as error:
+            log.warning("a page of the console cannot be shown: %s", error.message)
+            return _problem(503, "The ledger does not answer; the log of saga serve has more.", visitor)
+        except UsageError as error:
+            return _problem(400, error.message, visitor)
+        except RPCError as error:
+            return _problem(503, f"Temporal does not answer: {error.message}", visitor)
+        except TimeoutError:
+            return _problem(503, "Temporal or a worker does not answer in time. Open the page again.", visitor)
+
+
+def _asked_page(request: Request) -> str:
+    """The address of the page, to go back to after the sign-in; the board in place of a form."""
+    if request.method == "POST":
+        return ROOT
+    query = request.url.query
+    return request.scope["path"] + (f"?{query}" if query else "")
+
+
+def _problem(status: int, message: str, visitor: Visitor | None = None) -> Response:
+    title = "Not found" if status == 404 else "That did not work"
+    return html_response(status, render("problem.html", title, message=message, visitor=visitor, place=""))

@@ -1,0 +1,54 @@
+"""The words of the console for people who know the business and not the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+PAUSED = "‖"
+"""Many fonts lack the usual symbol of a pause."""
+
+
+class StateWords(NamedTuple):
+    """A state of a saga: a symbol, a few words, and a sentence."""
+
+    symbol: str
+    title: str
+    meaning: str
+
+
+STATE_WORDS: Mapping[str, StateWords] = {
+    "PARKED": StateWords(PAUSED, "waits for a decision", "It goes on when a person has decided what to do."),
+    "RUNNING": StateWords("▶", "running", "Its steps are being done. If it cannot succeed, they are undone."),
+    "COMMITTED": StateWords("▶", "finishing", "It is past the point of no return: the rest will be done, not undone."),
+    "COMPENSATING": StateWords("↩", "being undone", "It could not succeed, so what was done is being undone."),
+    "COMPLETED": StateWords("✔", "completed", "All of it was done."),
+    "COMPENSATED": StateWords("↩", "undone", "It could not succeed, and everything that it had done was undone."),
+    "RESIDUE": StateWords("!", "ended with leftovers", "It has ended, but some effects stay or are missing."),
+    "TERMINATED": StateWords(
+        "✖", "stopped from outside", "It was stopped from outside: nothing was undone, and nothing will be by itself."
+    ),
+    "FAILED": StateWords("✖", "refused", "It was refused before its first step: nothing was done."),
+}
+
+DECISION_WORDS: Mapping[str, str] = {
+    "retry": "try it again",
+    "done": "it has happened, or was done by hand: go on",
+    "skip": "leave it out; what it has done, or should have done, may stay open",
+    "compensate": "give up, and undo what was done so far",
+}
+
+OPERATION_WORDS: Mapping[str, str] = {
+    "do": "The step itself",
+    "undo": "The undo of the step",
+    "confirm": "The confirmation of the step",
+}
+
+EVENT_WORDS: Mapping[str, str] = {
+    "NEW": "waits to be published",
+    "HELD": "waits for the point of no return of its saga",
+    "PUBLISHED": "published",
+    "SUSPENDED": "waits until its topic can be used",
+    "DROPPED": "dropped",
+    "REFUSED": "refused by the broker",
+}
