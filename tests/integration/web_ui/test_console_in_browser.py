@@ -98,7 +98,7 @@ async def test_a_saga_is_found_by_keyboard(browser: Browser, shop: Shop, console
     await page.keyboard.press("Tab")
     await page.get_by_role("button", name="Search").press("Enter")
     await page.get_by_role("link", name=shop.ids["PARKED"]).press("Enter")
-    await page.get_by_role("heading", name="announce waits for a decision").wait_for()
+    await page.get_by_role("heading", name="Tell the customer waits for a decision").wait_for()
     await page.get_by_role("button", name="Sign out").press("Enter")
     await page.get_by_label("Your token").wait_for()
     await page.go_back()
