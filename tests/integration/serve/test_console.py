@@ -315,8 +315,8 @@ async def test_only_sagas_of_the_project_have_pages(console: ServedConsole) -> N
                 assert answer.status_code == 404, saga_id
                 assert "secret" not in answer.text
         assert (await browser.get("/console/batches/nobody-has-it")).status_code == 404
-        found = await browser.get("/console/sagas", params={"q": foreign.id})
-        assert "No saga matches" in found.text
+        listed = await browser.get("/console/sagas", params={"q": foreign.id})
+        assert "No saga matches" in listed.text
 
 
 async def test_the_console_is_served_on_request_only(console: ServedConsole) -> None:

@@ -43,6 +43,6 @@ class BatchPages:
             batch = check_batch_id(unquote(request.path_params["batch"]))
             view = await read_batch(self._project.locator, batch, self._project.task_queue)
         except UsageError as error:
-            raise PageNotFound(f"{error.message}.") from None
+            raise PageNotFound(error.message) from None
         page = render("batch.html", f"Batch {view.id}", visitor=visitor, place="batches", view=view)
         return html_response(200, page)

@@ -45,7 +45,7 @@ _MESSAGING_WAIT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """What holds sagas back. ``problem``: why it is not known."""
+    """The orders that hold sagas back. ``problem``: why they are not known."""
 
     pauses: Sequence[StandingPause] = ()
     breakers: Sequence[StandingPause] = ()

@@ -32,12 +32,12 @@ class ConsoleProject:
     def require_served(self, view: SagaView) -> SagaView:
         """The view of a saga of this project. Raises PageNotFound for any other."""
         if view.saga not in self.served:
-            raise PageNotFound(f"There is no saga with the id {view.id} in this project.")
+            raise PageNotFound(f"there is no saga with the id {view.id} in this project")
         return view
 
 
 def require_id(saga_id: str) -> str:
     """An id from an address. Raises PageNotFound if no saga can have it: neither Temporal nor a database is asked."""
     if (problem := workflow_id_problem(saga_id)) is not None:
-        raise PageNotFound(f"There is no such saga: {problem}.")
+        raise PageNotFound(f"there is no such saga: {problem}")
     return saga_id

@@ -64,7 +64,7 @@ def routes_without_console() -> Sequence[Route]:
 
 
 async def _no_such_page(_: Request, __: Visitor) -> Response:
-    raise PageNotFound("There is no such page in the console.")
+    raise PageNotFound("there is no such page in the console")
 
 
 async def _no_console(_: Request) -> Response:

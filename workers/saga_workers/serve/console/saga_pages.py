@@ -56,7 +56,7 @@ class SagaPages:
         try:
             view = await read_view_with_stuck(locator, saga_id, web_ui=self._project.settings.temporal.web_ui)
         except UsageError as error:
-            raise PageNotFound(f"{error.message}.") from None
+            raise PageNotFound(error.message) from None
         view = await with_accesses(locator, self._project.require_served(view))
         now = datetime.now(UTC)
         page = render(
@@ -82,7 +82,7 @@ class SagaPages:
         view = await self._read(request)
         definition = self._project.project.definitions.get(view.saga)
         if definition is None:
-            raise PageNotFound(f"The project has no definition of {view.saga} any more.")
+            raise PageNotFound(f"the project has no definition of {view.saga} any more")
         return picture_response(to_svg(build_saga_graph(definition, view)))
 
     async def show_databases(self, request: Request, visitor: Visitor) -> Response:
@@ -98,9 +98,9 @@ class SagaPages:
                 holdings = (await read_holdings(self._project.settings, view.id)).get(view.id, [])
                 events = await events_of_saga(self._project.settings, view.id)
         except SagaError as error:
-            problem = f"{error.message}."
+            problem = error.message
         except TimeoutError:
-            problem = f"The databases have not answered within {_DATABASES_TIMEOUT:g} seconds."
+            problem = f"the databases have not answered within {_DATABASES_TIMEOUT:g} seconds"
         page = render(
             "databases.html",
             f"{view.id}: databases",
@@ -121,7 +121,7 @@ class SagaPages:
         try:
             view = await read_view(self._project.locator, saga_id, timeout=QUERY_TIMEOUT)
         except UsageError as error:
-            raise PageNotFound(f"{error.message}.") from None
+            raise PageNotFound(error.message) from None
         return self._project.require_served(view)
 
 

@@ -31,7 +31,7 @@ PERIODS: Mapping[str, timedelta] = {
 
 
 class SearchPage:
-    """The newest sagas that match; the search by id finds its begin, too."""
+    """The newest sagas that match a search, also by the first characters of an id."""
 
     def __init__(self, project: ConsoleProject) -> None:
         self._project = project

@@ -44,7 +44,7 @@ class SignIn:
         try:
             form = await read_form(request)
         except BadRequest as error:
-            return _form(error.status, ROOT, f"{error}.", close=True)
+            return _form(error.status, ROOT, str(error), close=True)
         following = next_page(form.get("next"))
         authorization = f"Bearer {form.get('token', '').strip()}"
         try:

@@ -42,7 +42,7 @@ def render(template: str, title: str, **values: Any) -> str:
 
 
 def saga_path(saga_id: str, page: str = "") -> str:
-    """The address of a saga's page. A slash in the id is no separator."""
+    """The address of a page about a saga. A slash in the id is encoded."""
     return f"{ROOT}/sagas/{quote(saga_id, safe='')}{page}"
 
 
@@ -52,6 +52,11 @@ def batch_path(batch: str) -> str:
 
 def _short(text: object, limit: int = _LONGEST) -> str:
     return shorten(printable_line(str(text)), limit)
+
+
+def _sentence(message: str) -> str:
+    """A message as a sentence of its own."""
+    return message[:1].upper() + message[1:] + ("" if message.endswith((".", "!", "?")) else ".")
 
 
 def _moment(timestamp: str | float | None) -> Markup:
@@ -93,6 +98,7 @@ def _environment() -> Environment:
     )
     filters: Mapping[str, Any] = {
         "short": _short,
+        "sentence": _sentence,
         "moment": _moment,
         "ago": _ago,
         "saga_path": saga_path,

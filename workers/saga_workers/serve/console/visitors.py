@@ -28,7 +28,7 @@ SIGN_IN_PATH = f"{ROOT}/sign-in"
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who has sent a request with a session."""
+    """The sender of a request with a session."""
 
     caller: Caller
     session: Session
