@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from saga_cli.output import echo, to_json
-from saga_cli.render.access_lines import access_lines
+from sagas.presentation.access_lines import access_lines
 from sagas.presentation.html_page import html_page
 from sagas.presentation.parked_outputs import output_lines
 from sagas.presentation.parked_rows import row_lines, rows_left_to, rows_table

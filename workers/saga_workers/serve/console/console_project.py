@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from saga_workers.location.locator import Locator
 from saga_workers.serve.console.visitors import PageNotFound
-from saga_workers.serve.served_sagas import ServedSagas
+from saga_workers.serve.project_sagas import ProjectSagas
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
@@ -15,11 +15,11 @@ from sagas.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ConsoleProject:
-    """A project as `saga serve` reads it. ``served``: the sagas that it shows."""
+    """A project as `saga serve` reads it. ``shown``: the sagas that it shows."""
 
     locator: Locator
     project: Project
-    served: ServedSagas
+    shown: ProjectSagas
 
     @property
     def settings(self) -> Settings:
@@ -29,9 +29,9 @@ class ConsoleProject:
     def task_queue(self) -> str:
         return self.settings.temporal.task_queue
 
-    def require_served(self, view: SagaView) -> SagaView:
+    def require_shown(self, view: SagaView) -> SagaView:
         """The view of a saga of this project. Raises PageNotFound for any other."""
-        if view.saga not in self.served:
+        if not self.shown.include(view.saga):
             raise PageNotFound(f"there is no saga with the id {view.id} in this project")
         return view
 

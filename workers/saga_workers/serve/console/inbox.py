@@ -37,7 +37,7 @@ class InboxPage:
             "Inbox",
             visitor=visitor,
             place="inbox",
-            groups=[group for group in groups if group["saga"] in self._project.served],
+            groups=[group for group in groups if self._project.shown.include(group["saga"])],
             parked_list=parked_list,
             max_ids=MAX_IDS,
             problem=problem,

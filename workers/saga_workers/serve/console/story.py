@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from saga_workers.serve.console.words import STATE_WORDS
+from sagas.presentation.access_lines import access_text
 from sagas.presentation.styled_text import error_text, parse_timestamp
 from sagas.protocol.saga_view import ParkedView, SagaView, StepView
 from sagas.text.shortening import shorten
@@ -64,8 +65,7 @@ def _events(view: SagaView) -> Iterator[StoryEvent]:
             state = (notification.state or "ended").lower()
             yield StoryEvent(notification.ended_at, f"The notification {notification.id}: {state}")
     for access in view.accesses or ():
-        what = {"reveal": "has seen sensitive values", "forget": "had sensitive values forgotten"}[access.what]
-        yield StoryEvent(access.at, shorten(f"{access.who} {what}", _MAX_TEXT))
+        yield StoryEvent(access.at, shorten(f"{access.who} {access_text(access)}", _MAX_TEXT))
     if view.ended_at:
         words = STATE_WORDS.get(view.state)
         yield StoryEvent(view.ended_at, f"The saga is over: {words.title if words else view.state}", view.state)

@@ -24,13 +24,14 @@ def access_lines(view: SagaView) -> list[Line]:
         [
             (f"{local_time(at)}  " if (at := parse_timestamp(access.at)) else "", "dim"),
             (f"{shorten_middle(access.who, MAX_WHO)} ", "bold"),
-            (_words(access), ""),
+            (access_text(access), ""),
         ]
         for access in view.accesses or ()
     ]
 
 
-def _words(access: AccessView) -> str:
+def access_text(access: AccessView) -> str:
+    """The access or request in words, after the name of who has made it."""
     detail = f" {access.detail}" if access.detail else ""
     reason = f", because {access.reason}" if access.reason else ""
     outcome = "" if access.what in ("reveal", "forget") else f": {access.outcome or 'no outcome was recorded'}"
