@@ -61,9 +61,10 @@ def http_app(routes: Sequence[Route], middleware: Sequence[Middleware] = (), *, 
     """An application whose every error is a JSON object with a message.
 
     It answers GET and HEAD, and with ``max_body_bytes`` also POST; the routes read bodies themselves. Path parameters
-    are percent-encoded, as they were sent: a ``%2F`` is not a separator.
+    are percent-encoded, as they were sent: a ``%2F`` is not a separator. Routes that are not in a schema are not named
+    to who asks for another page.
     """
-    pages = ", ".join(sorted({route.path for route in routes}))
+    pages = ", ".join(sorted({route.path for route in routes if route.include_in_schema}))
 
     async def not_found(_: Request, __: Exception) -> Response:
         return error_response(404, f"there is no such page; there are {pages}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -41,26 +41,31 @@ def console_routes(project: ConsoleProject, callers: Callers, admission: Admissi
         return picture_response(ICON)
 
     return [
-        Route(STYLE_PATH, show_style),
-        Route(ICON_PATH, show_icon),
-        Route(SIGN_IN_PATH, sign_in.show, methods=["GET"]),
-        Route(SIGN_IN_PATH, sign_in.begin, methods=["POST"]),
-        Route(f"{ROOT}/sign-out", visitors.only(sign_in.end), methods=["POST"]),
-        Route(ROOT, visitors.only(board.show)),
-        Route(f"{ROOT}/sagas", visitors.only(search.show)),
-        Route(f"{ROOT}/sagas/{{id}}", visitors.only(sagas.show)),
-        Route(f"{ROOT}/sagas/{{id}}/graph.svg", visitors.only(sagas.draw)),
-        Route(f"{ROOT}/sagas/{{id}}/databases", visitors.only(sagas.show_databases)),
-        Route(f"{ROOT}/inbox", visitors.only(inbox.show)),
-        Route(f"{ROOT}/batches", visitors.only(batches.show_all)),
-        Route(f"{ROOT}/batches/{{batch}}", visitors.only(batches.show)),
-        Route(f"{ROOT}/{{rest:path}}", visitors.only(_no_such_page)),
+        _page(STYLE_PATH, show_style),
+        _page(ICON_PATH, show_icon),
+        _page(SIGN_IN_PATH, sign_in.show),
+        _page(SIGN_IN_PATH, sign_in.begin, method="POST"),
+        _page(f"{ROOT}/sign-out", visitors.only(sign_in.end), method="POST"),
+        _page(ROOT, visitors.only(board.show)),
+        _page(f"{ROOT}/sagas", visitors.only(search.show)),
+        _page(f"{ROOT}/sagas/{{id}}", visitors.only(sagas.show)),
+        _page(f"{ROOT}/sagas/{{id}}/graph.svg", visitors.only(sagas.draw)),
+        _page(f"{ROOT}/sagas/{{id}}/databases", visitors.only(sagas.show_databases)),
+        _page(f"{ROOT}/inbox", visitors.only(inbox.show)),
+        _page(f"{ROOT}/batches", visitors.only(batches.show_all)),
+        _page(f"{ROOT}/batches/{{batch}}", visitors.only(batches.show)),
+        _page(f"{ROOT}/{{rest:path}}", visitors.only(_no_such_page)),
     ]
 
 
 def routes_without_console() -> Sequence[Route]:
     """The answer where the console is not served, for who has come to look for it."""
-    return [Route(ROOT, _no_console), Route(f"{ROOT}/{{rest:path}}", _no_console)]
+    return [_page(ROOT, _no_console), _page(f"{ROOT}/{{rest:path}}", _no_console)]
+
+
+def _page(path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:
+    """A page for people, which the OpenAPI document does not describe."""
+    return Route(path, endpoint, methods=[method], include_in_schema=False)
 
 
 async def _no_such_page(_: Request, __: Visitor) -> Response:
