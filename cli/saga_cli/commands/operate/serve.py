@@ -16,7 +16,7 @@ def serve(
 ) -> int:
     """Start, read and operate sagas over HTTP, for callers with a token of [serve]. Needs no worker.
 
-    GET /openapi.json lists the requests.
+    GET /openapi.json lists the requests. /console has pages for people, with console = true under [serve].
     """
     import asyncio
 

@@ -32,7 +32,7 @@ _LONGEST = 300
 
 def style_sheet() -> str:
     """The style sheet of all HTML of this product, and what only the console has."""
-    return STYLE_SHEET + (_FOLDER / "console.css").read_text(encoding="utf-8")
+    return STYLE_SHEET + _ENVIRONMENT.get_template("console.css").render()
 
 
 def render(template: str, title: str, **values: Any) -> str:
