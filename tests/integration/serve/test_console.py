@@ -14,14 +14,19 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from saga_activities.ledger.schema import create_ledger
 from saga_workers.client import Client
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.console.sessions import COOKIE, Sessions
 from saga_workers.serve.console.sign_in import next_page
+from saga_workers.serve.console.templates import saga_path
 from saga_workers.serve.limits import MAX_SESSIONS_OF_TOKEN, SESSION_SECONDS
+from saga_workers.serve.operations import Operations
+from saga_workers.serve.project_sagas import ProjectSagas
 from sagas import Rejected
+from sagas.machine.decisions.form import DECISIONS
 from sagas.project import Project
 from sagas.settings.secrets import Secret
 from sagas.settings.serve import ServeSettings, ServeToken
@@ -30,7 +35,11 @@ from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.engine.environment import begin, open_environment, run_saga
 
-TOKENS = {"STAFF": "staff-token-of-24-characters", "SHOP": "shop-token-of-24-characters"}
+TOKENS = {
+    "STAFF": "staff-token-of-24-characters",
+    "SHOP": "shop-token-of-24-characters",
+    "CHIEF": "chief-token-of-24-characters",
+}
 SCRIPT = "<script>alert(1)<script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}"
 RIGHT_TO_LEFT = "\u202edesrever\u2066"
 LONG = "x" * 10_000
@@ -50,6 +59,12 @@ WAITS = """
       - {id: book, name: Book the room, uses: book, compensate: unbook}
       - {id: approve, uses: wait, with: {for: 1h}}
 """
+RESTS = """
+    saga: rests
+    steps:
+      - {id: hold, name: Hold the room, uses: work, compensate: unwork}
+      - {id: approve, uses: wait, with: {for: 1h}}
+"""
 PAGES = ("", "/sagas", "/sagas?q=a", "/sagas/a", "/sagas/a/graph.svg", "/sagas/a/databases", "/inbox", "/batches",
          "/batches/a", "/nothing", "/sign-out/")  # fmt: skip
 
@@ -66,9 +81,9 @@ class ServedConsole:
         return httpx.AsyncClient(base_url=self.url, timeout=LIMIT, headers={"Origin": self.url})
 
     @contextlib.asynccontextmanager
-    async def signed_in(self) -> AsyncIterator[httpx.AsyncClient]:
+    async def signed_in(self, token: str = "STAFF") -> AsyncIterator[httpx.AsyncClient]:
         async with self.browser() as browser:
-            answer = await browser.post("/console/sign-in", data={"token": TOKENS["STAFF"]})
+            answer = await browser.post("/console/sign-in", data={"token": TOKENS[token]})
             assert (answer.status_code, answer.headers["location"]) == (303, "/console")
             yield browser
 
@@ -82,11 +97,19 @@ async def serving(client: Client, *, console: bool = True) -> AsyncIterator[str]
     tokens = {
         "staff": ServeToken(secret=Secret("env", "STAFF"), scopes=("read",)),
         "shop": ServeToken(secret=Secret("env", "SHOP"), scopes=("start",)),
+        "chief": ServeToken(secret=Secret("env", "CHIEF"), scopes=("read", "operate")),
     }
     settings = client.project.settings.model_copy(update={"serve": ServeSettings(tokens=tokens, console=console)})
     project = Project(settings, client.project.actions)
     served = frozenset(project.definitions)
-    api = SagaApi(client.locator, Callers(settings), None, sagas=served, settings=settings.serve, project=project)
+    api = SagaApi(
+        client.locator,
+        Callers(settings),
+        sagas=served,
+        settings=settings.serve,
+        operations=Operations(client.locator, project, ProjectSagas(served)),
+        project=project,
+    )
     async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:
         yield f"http://{HOST}:{server.port}"
 
@@ -95,12 +118,14 @@ async def serving(client: Client, *, console: bool = True) -> AsyncIterator[str]
 async def console(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServedConsole]:
     """A worker and a console for two definitions."""
     environment = await open_environment(tmp_path_factory.mktemp("console"), temporal.address)
-    environment.plan["do pay"] = [1, 1, Rejected(SCRIPT + RIGHT_TO_LEFT)]
-    environment.plan["do tell"] = [1, Rejected(f"{SCRIPT} {RIGHT_TO_LEFT} {LONG}")]
+    environment.plan["do pay"] = [1, 1, Rejected(SCRIPT + RIGHT_TO_LEFT), 1]
+    environment.plan["do tell"] = [1, Rejected(f"{SCRIPT} {RIGHT_TO_LEFT} {LONG}"), Rejected("closed on Sundays"), 1]
+    environment.ledger = "shop"
+    await create_ledger(environment.engine)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in TOKENS.items():
             patch.setenv(name, value)
-        async with environment.serving(ORDER, WAITS) as client:
+        async with environment.serving(ORDER, WAITS, RESTS) as client:
             hostile = f"{SCRIPT} {uuid.uuid4()}"
             ids = {
                 "COMPLETED": (await run_saga(client, "order", {"customer": "ada"}))["id"],
@@ -325,3 +350,90 @@ async def test_the_console_is_served_on_request_only(console: ServedConsole) -> 
             assert answer.status_code == 404
             assert "console = true under [serve]" in answer.json()["error"]
         assert (await browser.get("/consoles")).status_code == 401
+
+
+def hidden_fields(page: str) -> dict[str, str]:
+    """The fields that the form of a decision has without the person who fills it in."""
+    [form] = re.findall(r'<form class="decide".*?</form>', page, re.DOTALL)
+    return {name: html.unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="(.*?)"', form)}
+
+
+async def test_an_operator_decides_about_a_parked_step(console: ServedConsole) -> None:
+    parked = (await run_saga(console.client, "order", {"customer": "carl"}))["id"]
+    page = saga_path(parked)
+    async with console.signed_in() as staff, console.signed_in("CHIEF") as chief:
+        shown = html.unescape((await chief.get(page)).text)
+        links = re.findall(r'href="([^"]*/resolve[^"]*)"', shown)
+        assert links == [f"{page}/resolve?step=tell&decision={decision}" for decision in DECISIONS]
+        assert "/resolve" not in (await staff.get(page)).text, "who may not decide sees no button"
+        form = (await chief.get(links[0])).text
+        assert "<li>do tell: call work with" in form
+        fields = {**hidden_fields(form), "go": "send", "reason": SCRIPT}
+        assert (fields["step"], fields["decision"]) == ("tell", "retry")
+        look = await chief.post(f"{page}/resolve", data={**fields, "go": "look", "with": '{"other": 1}'})
+        assert (look.status_code, "{&#34;other&#34;: 1}</textarea>" in look.text) == (200, True)
+        for wrong, status, message in (
+            ({"form": "guessed"}, 403, "earlier session"),
+            ({"reason": " "}, 400, "needs the string `reason`"),
+            ({"with": "{"}, 400, "The field with is not JSON"),
+            ({"decision": "forget"}, 400, "There is no decision `forget`"),
+            ({"step": "pay"}, 409, "pay"),
+        ):
+            refused = await chief.post(f"{page}/resolve", data={**fields, **wrong})
+            assert (refused.status_code, message in refused.text) == (status, True), refused.text
+        foreign = await chief.post(f"{page}/resolve", data=fields, headers={"Origin": "http://evil.example"})
+        assert foreign.status_code == 403
+        own_form = {**fields, "form": form_token((await staff.get(page)).text)}
+        for refused in (await staff.get(links[0]), await staff.post(f"{page}/resolve", data=own_form)):
+            assert (refused.status_code, "does not have the scope operate" in refused.text) == (403, True)
+
+        decided = await chief.post(f"{page}/resolve", data=fields)
+        assert (decided.status_code, "The saga has accepted it" in decided.text) == (200, True), decided.text
+
+        async def has_ended() -> bool:
+            return (await console.client.show(parked))["state"] == "COMPLETED"
+
+        await until(has_ended)
+        late = await chief.post(f"{page}/resolve", data=fields)
+        assert (late.status_code, "has already ended COMPLETED" in late.text) == (409, True)
+        assert (await chief.get(links[0])).status_code == 404
+        story = await chief.get(page)
+        assert "chief has decided tell retry, because &lt;script&gt;" in story.text
+        assert unwanted_markup(story.text + look.text + decided.text + late.text) == []
+
+
+async def test_an_operator_pauses_and_cancels_a_saga(console: ServedConsole) -> None:
+    running = await begin(console.client, "rests")
+    page = saga_path(running)
+    async with console.signed_in("CHIEF") as chief:
+
+        async def offered() -> list[str]:
+            shown = (await chief.get(page)).text
+            return re.findall(rf'class="button" href="{re.escape(page)}/(\w+)"', shown)
+
+        async def ask(operation: str, words: str, answered: str) -> None:
+            form = await chief.get(f"{page}/{operation}")
+            assert (form.status_code, words in form.text) == (200, True), form.text
+            answer = await chief.post(f"{page}/{operation}", data={**hidden_fields(form.text), "go": "send"})
+            assert (answer.status_code, answered in answer.text) == (200, True), answer.text
+
+        async def has_booked() -> bool:
+            return any(row["id"] == "approve" and row["state"] == "RUNNING" for row in
+                       (await console.client.show(running))["steps"])  # fmt: skip
+
+        await until(has_booked)
+        assert await offered() == ["cancel", "pause"]
+        await ask("pause", "What is under way ends", "The saga is paused: in flight: approve.")
+        assert await offered() == ["cancel", "resume"]
+        await ask("resume", "goes on", "The saga goes on.")
+        await ask("cancel", "<li>undo Hold the room</li>", "its completed steps are being undone")
+
+        async def has_ended() -> bool:
+            return (await console.client.show(running))["state"] == "COMPENSATED"
+
+        await until(has_ended)
+        assert await offered() == []
+        assert "would refuse that now" in (await chief.get(f"{page}/cancel")).text
+        for operation in ("undo", "signal", "graph"):
+            assert (await chief.get(f"{page}/{operation}")).status_code == 404
+        assert (await chief.get(f"{saga_path('nobody-has-it')}/cancel")).status_code == 404

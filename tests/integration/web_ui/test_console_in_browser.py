@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from playwright.async_api import Browser, Page, ViewportSize
@@ -13,9 +14,11 @@ from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.console.templates import saga_path
+from saga_workers.serve.operations import Operations
+from saga_workers.serve.project_sagas import ProjectSagas
 from sagas.project import Project
 from sagas.settings.secrets import Secret
-from sagas.settings.serve import ServeSettings
+from sagas.settings.serve import ServeSettings, ServeToken
 from tests.helpers.database_servers import HOST
 from tests.integration.web_ui.shop import Shop
 
@@ -33,11 +36,20 @@ async def console_address(shop: Shop) -> AsyncIterator[str]:
     """The address of a console for the shop."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CONSOLE_TOKEN", TOKEN)
-        serve = ServeSettings(token=Secret("env", "CONSOLE_TOKEN"), console=True)
+        ada = ServeToken(secret=Secret("env", "CONSOLE_TOKEN"), scopes=("read", "operate"))
+        serve = ServeSettings(tokens={"ada": ada}, console=True)
         settings = shop.client.project.settings.model_copy(update={"serve": serve})
         project = Project(settings, shop.client.project.actions)
         served = frozenset(project.definitions)
-        api = SagaApi(shop.client.locator, Callers(settings), sagas=served, settings=serve, project=project)
+        operations = Operations(shop.client.locator, project, ProjectSagas(served))
+        api = SagaApi(
+            shop.client.locator,
+            Callers(settings),
+            sagas=served,
+            settings=serve,
+            operations=operations,
+            project=project,
+        )
         async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:
             yield f"http://{HOST}:{server.port}"
 
@@ -65,6 +77,8 @@ async def test_every_page_is_readable(
     shown |= {state: saga_path(shop.ids[state]) for state in ("PARKED", "HOSTILE")}
     if look == "light":
         shown |= {"inbox": "/console/inbox", "databases": saga_path(shop.ids["COMPLETED"], "/databases")}
+    decision = urlencode({"step": "announce", "decision": "retry"})
+    shown["decision"] = saga_path(shop.ids["PARKED"], f"/resolve?{decision}")
     for name, path in shown.items():
         await page.goto(console_address + path)
         await page.screenshot(path=pictures / f"console-{name}-{look}.png")

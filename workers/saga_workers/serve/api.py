@@ -76,7 +76,7 @@ class SagaApi:
             operate = OperateEndpoint(operations, admission, settings.max_body_bytes)
             routes += [Route(path, operate.answering(name), methods=["POST"]) for name, path in OPERATION_PATHS.items()]
         if settings.console and project is not None:
-            routes += console_routes(ConsoleProject(locator, project, shown), callers, admission)
+            routes += console_routes(ConsoleProject(locator, project, shown), callers, admission, operations)
         else:
             routes += routes_without_console()
         max_body_bytes = settings.max_body_bytes

@@ -14,6 +14,7 @@ from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.console.batches import BatchPages
 from saga_workers.serve.console.board import BoardPage
 from saga_workers.serve.console.console_project import ConsoleProject
+from saga_workers.serve.console.decisions import DecisionPages
 from saga_workers.serve.console.html_responses import picture_response, style_response
 from saga_workers.serve.console.inbox import InboxPage
 from saga_workers.serve.console.saga_pages import SagaPages
@@ -23,10 +24,15 @@ from saga_workers.serve.console.sign_in import SignIn
 from saga_workers.serve.console.templates import ICON, ICON_PATH, STYLE_PATH, style_sheet
 from saga_workers.serve.console.visitors import SIGN_IN_PATH, PageNotFound, Visitor, Visitors
 from saga_workers.serve.console_path import ROOT
+from saga_workers.serve.operations import Operations
 
 
-def console_routes(project: ConsoleProject, callers: Callers, admission: Admission) -> Sequence[Route]:
-    """The pages. All of them but the sign-in, the style sheet and the icon need a session."""
+def console_routes(
+    project: ConsoleProject, callers: Callers, admission: Admission, operations: Operations | None
+) -> Sequence[Route]:
+    """The pages. All of them but the sign-in, the style sheet and the icon need a session. ``operations``: those that
+    visitors can ask of sagas, if any.
+    """
     sessions = Sessions()
     visitors = Visitors(callers, sessions, admission)
     sign_in = SignIn(callers, sessions, visitors)
@@ -51,10 +57,19 @@ def console_routes(project: ConsoleProject, callers: Callers, admission: Admissi
         _page(f"{ROOT}/sagas/{{id}}", visitors.only(sagas.show)),
         _page(f"{ROOT}/sagas/{{id}}/graph.svg", visitors.only(sagas.draw)),
         _page(f"{ROOT}/sagas/{{id}}/databases", visitors.only(sagas.show_databases)),
+        *([] if operations is None else _operation_routes(DecisionPages(project, operations), visitors)),
         _page(f"{ROOT}/inbox", visitors.only(inbox.show)),
         _page(f"{ROOT}/batches", visitors.only(batches.show_all)),
         _page(f"{ROOT}/batches/{{batch}}", visitors.only(batches.show)),
         _page(f"{ROOT}/{{rest:path}}", visitors.only(_no_such_page)),
+    ]
+
+
+def _operation_routes(pages: DecisionPages, visitors: Visitors) -> Sequence[Route]:
+    path = f"{ROOT}/sagas/{{id}}/{{operation}}"
+    return [
+        _page(path, visitors.operators(pages.show)),
+        _page(path, visitors.operators(pages.send, asks_saga=True), method="POST"),
     ]
 
 

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from saga_workers.relay.saga_events import MAX_EVENTS, OutboxEvent
 from saga_workers.serve.console.console_project import ConsoleProject, require_id
 from saga_workers.serve.console.html_responses import html_response, picture_response
+from saga_workers.serve.console.possible_requests import possible_requests
 from saga_workers.serve.console.progress import progress_of
 from saga_workers.serve.console.story import story_of
 from saga_workers.serve.console.templates import render
@@ -65,6 +66,8 @@ class SagaPages:
             visitor=visitor,
             place="sagas",
             view=view,
+            may_operate=visitor.may_operate,
+            requests=possible_requests(view),
             reason=reason_text(view) if view.reason else None,
             progress=progress_of(view) if view.steps else None,
             titles={step.id: _title(step) for step in view.steps},

@@ -11,7 +11,16 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from saga_workers.serve.console.words import DECISION_WORDS, EVENT_WORDS, OPERATION_WORDS, PAUSED, STATE_WORDS
+from saga_workers.serve.console.words import (
+    ANSWER_WORDS,
+    DECISION_WORDS,
+    EVENT_WORDS,
+    OPERATION_WORDS,
+    PAUSED,
+    REQUEST_MEANINGS,
+    REQUEST_WORDS,
+    STATE_WORDS,
+)
 from saga_workers.serve.console_path import ROOT
 from sagas.presentation.html_page import STYLE_SHEET, served_page
 from sagas.presentation.styled_text import format_duration, local_time, parse_timestamp
@@ -113,7 +122,10 @@ def _environment() -> Environment:
             "lasted": _lasted,
             "escape": escape,
             "state_words": STATE_WORDS,
+            "answer_words": ANSWER_WORDS,
             "decision_words": DECISION_WORDS,
+            "request_words": REQUEST_WORDS,
+            "request_meanings": REQUEST_MEANINGS,
             "operation_words": OPERATION_WORDS,
             "event_words": EVENT_WORDS,
             "symbols": {**STATE_SYMBOLS, "PARKED": PAUSED},

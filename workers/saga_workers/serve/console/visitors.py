@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -33,8 +34,15 @@ class Visitor:
     caller: Caller
     session: Session
 
+    @property
+    def may_operate(self) -> bool:
+        """True if the token may operate sagas."""
+        return "operate" in self.caller.scopes
+
 
 Page = Callable[[Request, Visitor], Awaitable[Response]]
+Turn = Callable[[], AbstractAsyncContextManager[None]]
+"""Waits until the process does not do too much at once."""
 
 
 class PageNotFound(Exception):
@@ -51,6 +59,19 @@ class Visitors:
 
     def only(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         """The page as an endpoint that only a visitor sees."""
+        return self._endpoint(page, self._admission.request)
+
+    def operators(self, page: Page, *, asks_saga: bool = False) -> Callable[[Request], Awaitable[Response]]:
+        """The page as an endpoint for visitors whose token may operate sagas. ``asks_saga``: it waits for a worker."""
+
+        async def show(request: Request, visitor: Visitor) -> Response:
+            if not visitor.may_operate:
+                raise BadRequest(403, "this token does not have the scope operate")
+            return await page(request, visitor)
+
+        return self._endpoint(show, self._admission.operation if asks_saga else self._admission.request)
+
+    def _endpoint(self, page: Page, turn: Turn) -> Callable[[Request], Awaitable[Response]]:
 
         async def answer(request: Request) -> Response:
             try:
@@ -60,7 +81,7 @@ class Visitors:
                 return _problem(503, "The token of this session cannot be read; the log of saga serve has more.")
             if visitor is None:
                 return redirect(f"{SIGN_IN_PATH}?next={quote(_asked_page(request), safe='')}")
-            return await self._answer(request, visitor, page)
+            return await self._answer(request, visitor, page, turn)
 
         return answer
 
@@ -78,9 +99,9 @@ class Visitors:
             return None
         return Visitor(caller, session)
 
-    async def _answer(self, request: Request, visitor: Visitor, page: Page) -> Response:
+    async def _answer(self, request: Request, visitor: Visitor, page: Page, turn: Turn) -> Response:
         try:
-            async with self._admission.request():
+            async with turn():
                 return await page(request, visitor)
         except PageNotFound as error:
             return _problem(404, str(error), visitor)

@@ -32,11 +32,38 @@ STATE_WORDS: Mapping[str, StateWords] = {
 }
 
 DECISION_WORDS: Mapping[str, str] = {
-    "retry": "try it again",
+    "retry": "it is called once more",
     "done": "it has happened, or was done by hand: go on",
     "skip": "leave it out; what it has done, or should have done, may stay open",
     "compensate": "give up, and undo what was done so far",
 }
+
+REQUEST_WORDS: Mapping[str, str] = {
+    "cancel": "Cancel and undo",
+    "pause": "Pause",
+    "resume": "Let it go on",
+    "retry": "Try again",
+    "done": "Take it as done",
+    "skip": "Leave it out",
+    "compensate": "Give up and undo",
+}
+"""The requests of people to a saga, as a button names them."""
+
+REQUEST_MEANINGS: Mapping[str, str] = {
+    "cancel": "It stops, and what it has done is undone. Past its point of no return it refuses that.",
+    "pause": "It begins nothing new until somebody lets it go on. What is under way ends, and clocks run.",
+    "resume": "It begins what was held back, and goes on.",
+}
+
+ANSWER_WORDS: Mapping[str, str] = {
+    "accepted": "The saga has accepted it",
+    "recorded": "The saga has recorded it",
+    "already": "There was nothing to do",
+    "requested": "The saga has been asked",
+    "paused": "The saga is paused",
+    "resumed": "The saga goes on",
+}
+"""The answers of a saga to the requests of people."""
 
 OPERATION_WORDS: Mapping[str, str] = {
     "do": "The step itself",
