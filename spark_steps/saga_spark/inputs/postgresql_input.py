@@ -29,7 +29,8 @@ from saga_spark.database_sessions import database_session
 from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_batch
 from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
 from saga_spark.sinks.column_names import postgresql_name_problem
-from saga_spark.sinks.postgresql.tables import check_table_name, where_clause
+from saga_spark.sinks.postgresql.tables import check_table_name
+from saga_spark.sinks.postgresql.where_clause import where_clause
 from saga_spark.storage import create_folder, resolve_uri
 from sagas.builtins.sql_places import Path, SqlPlace, check_query
 from sagas.errors import InfrastructureError, UsageError

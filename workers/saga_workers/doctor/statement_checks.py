@@ -23,7 +23,7 @@ from saga_activities.parameters.parameter_errors import (
     what_to_write,
     with_names,
 )
-from saga_spark.sinks.postgresql.tables import where_clause
+from saga_spark.sinks.postgresql.where_clause import where_clause
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.parameter_types import possible_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts

@@ -21,8 +21,8 @@ from saga_spark.sinks.postgresql.tables import (
     keys_equal,
     postgresql_type,
     type_problem,
-    where_clause,
 )
+from saga_spark.sinks.postgresql.where_clause import where_clause
 from sagas.text.exact_numbers import is_exact_double, is_exact_single
 from sagas.text.shortening import counted
 

@@ -25,9 +25,8 @@ from saga_spark.sinks.postgresql.tables import (
     database_message,
     identifiers,
     keys_equal,
-    value_literal,
-    where_clause,
 )
+from saga_spark.sinks.postgresql.where_clause import value_literal, where_clause
 from saga_spark.sinks.sink import UndoConflict
 from sagas.errors import Rejected
 from sagas.text.shortening import counted, shorten

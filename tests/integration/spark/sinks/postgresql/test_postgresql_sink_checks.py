@@ -18,7 +18,7 @@ from saga_spark.job.job_spec import Output
 from saga_spark.manifest import ManifestColumn
 from saga_spark.sinks.postgresql import postgresql_sink
 from saga_spark.sinks.postgresql.postgresql_sink import PostgreSqlSink
-from saga_spark.sinks.postgresql.tables import where_clause
+from saga_spark.sinks.postgresql.where_clause import where_clause
 from saga_spark.sinks.sink import CommitConflict
 from sagas.builtins.spark import PUBLISH_TIMEOUT
 from sagas.errors import InfrastructureError, Rejected, UsageError
