@@ -194,3 +194,26 @@ async def test_an_order_with_a_key_that_is_gone_is_refused_after_a_while(
     [start] = await scheduled.last()
     assert "not signed with a key of the project; `saga setup` signs it again" in start["outcome"]
     assert await scheduled.state(scheduled.id("2026-01-01T03:00:00Z")) is None
+
+
+async def test_an_encrypted_order_is_compared_as_others_are(scheduled: ScheduledProject) -> None:
+    settings = scheduled.folder / "saga.toml"
+    clear = settings.read_text()
+
+    def encrypt_with(letter: str) -> None:
+        settings.write_text(f'{clear}[codec]\nkey = "{letter * 64}"\n')
+
+    encrypt_with("a")
+    await scheduled.set_up()
+    assert await need(scheduled) is None
+    scheduled.write("15 4 1 1 *")
+    assert "the definition has changed since it was set up" in (await scheduled.set_up()).out
+    encrypt_with("b")
+    assert "encrypted with the key" in (await scheduled.shown())["why"]
+    encrypt_with("a")
+    scheduled.write_without_schedule()
+
+    async def removed() -> bool:
+        return f"no schedule of {scheduled.name}" in (await scheduled.saga("setup", "--yes")).out
+
+    await until(removed, limit=LIMIT)

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from temporalio.api.common.v1 import Payload
 from temporalio.client import Client as Temporal
-from temporalio.client import Schedule, ScheduleDescription
+from temporalio.client import Schedule, ScheduleActionStartWorkflow, ScheduleDescription
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.schedules.temporal_schedule import differences, is_signed, make_schedule, order_of
+from saga_workers.schedules.temporal_schedule import differences, is_signed, make_schedule, order_of, order_payload
+from saga_workers.temporal.payload_codec import EncryptingCodec, decrypted, missing_key_id
 from sagas.definition.model import Definition, ScheduleTrigger
 from sagas.errors import UsageError
 from sagas.project import Project
 from sagas.protocol.schedule_order import ScheduleTimes, saga_of_schedule, schedule_id
-from sagas.text.shortening import join_names
+from sagas.text.printable import printable_line
+from sagas.text.shortening import join_names, shorten
 
 Need = Literal["create", "update", "remove", "look"]
 """The action that a schedule needs; `look`: at one that may belong to another project, so `saga setup` leaves it."""
@@ -64,7 +67,7 @@ async def read_statuses(temporal: Temporal, project: Project) -> list[ScheduleSt
             need: Need = "remove" if is_signed(order_of(current.schedule), keys) else "look"
             why = f"the saga {saga} has no schedule any more"
             if need == "look":
-                why = f"{why}, and no key of this project has signed it"
+                why = f"{why}, and {_unsigned(current.schedule, temporal)}"
             statuses.append(ScheduleStatus(id, saga, None, None, current, need, why))
     return sorted(statuses, key=lambda status: status.saga)
 
@@ -92,7 +95,7 @@ async def read_status(temporal: Temporal, project: Project, definition: Definiti
     signature = order.get("signature")
     differing = differences(wanted, current.schedule)
     if keys.keys and not is_signed(order, keys):
-        why = "no key of this project has signed it, so its starts are refused"
+        why = f"{_unsigned(current.schedule, temporal)}, so its starts are refused"
     elif order.get("times") != ScheduleTimes.of(trigger).to_json() or order.get("saga") != definition.saga:
         why = "the definition has changed since it was set up"
     elif differing:
@@ -100,6 +103,17 @@ async def read_status(temporal: Temporal, project: Project, definition: Definiti
     elif keys.keys and (not isinstance(signature, dict) or signature.get("key") != keys.ids[0]):
         why = "it is signed with an older key of this project"
     return ScheduleStatus(id, definition.saga, definition, wanted, current, None if why is None else "update", why)
+
+
+def _unsigned(schedule: Schedule, temporal: Temporal) -> str:
+    """Why the order of a schedule counts as unsigned, as a clause."""
+    codec = temporal.data_converter.payload_codec
+    given = codec if isinstance(codec, EncryptingCodec) else None
+    payload = order_payload(schedule)
+    key = None if payload is None else missing_key_id(payload, given)
+    if key is not None:
+        return f"its order is encrypted with the key {printable_line(shorten(key))}, which [codec] key does not have"
+    return "no key of this project has signed it"
 
 
 def trigger_of(definition: Definition) -> ScheduleTrigger:
@@ -112,13 +126,17 @@ def trigger_of(definition: Definition) -> ScheduleTrigger:
 
 
 async def describe(temporal: Temporal, id: str) -> ScheduleDescription | None:
-    """The schedule as Temporal has it; None if there is none. Raises RPCError."""
+    """The schedule as Temporal has it, with its order decrypted if possible; None if there is none. Raises RPCError."""
     try:
-        return await temporal.get_schedule_handle(id).describe()
+        described = await temporal.get_schedule_handle(id).describe()
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             return None
         raise
+    action, codec = described.schedule.action, temporal.data_converter.payload_codec
+    if isinstance(action, ScheduleActionStartWorkflow):  # the client leaves its arguments as they are stored
+        action.args = [await decrypted(each, codec) if isinstance(each, Payload) else each for each in action.args]
+    return described
 
 
 async def _list_ids(temporal: Temporal, task_queue: str) -> list[str]:

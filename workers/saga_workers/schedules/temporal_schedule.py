@@ -107,14 +107,18 @@ def _ranges(values: Sequence[int]) -> list[ScheduleRange]:
 
 def order_of(schedule: Schedule) -> Mapping[str, Any]:
     """The order that a schedule of the server gives; empty if it has none that can be read."""
-    args = getattr(schedule.action, "args", ())
-    if len(args) != 1 or not isinstance(args[0], Payload):
-        return {}
+    payload = order_payload(schedule)
     try:
-        order = read_payload(args[0])
+        order = None if payload is None else read_payload(payload)
     except UnreadableValue:
         return {}
     return order if isinstance(order, Mapping) else {}
+
+
+def order_payload(schedule: Schedule) -> Payload | None:
+    """The argument of the workflow that a schedule of the server starts, if it has one."""
+    args = getattr(schedule.action, "args", ())
+    return args[0] if len(args) == 1 and isinstance(args[0], Payload) else None
 
 
 def is_signed(order: Mapping[str, Any], keys: SigningKeys) -> bool:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
-from saga_activities.value_cipher import NotOfThisKey, ValueCipher
+from saga_activities.value_cipher import NotOfThisKey, UnknownKey, ValueCipher
 from sagas.settings import Settings
 from sagas.settings.codec import load_codec_keys
 
@@ -62,6 +62,17 @@ class EncryptingCodec(PayloadCodec):
             return Payload.FromString(self._cipher.decrypt(key_id, payload.data))
         except (NotOfThisKey, DecodeError):
             return payload
+
+
+async def decrypted(payload: Payload, codec: PayloadCodec | None) -> Payload:
+    """A payload in its stored form, decrypted; as it is if the project does not have its key."""
+    if codec is None:
+        return payload
+    try:
+        [clear] = await codec.decode([payload])
+    except UnknownKey:
+        return payload
+    return clear
 
 
 def missing_key_id(payload: Payload, codec: EncryptingCodec | None) -> str | None:

@@ -33,8 +33,7 @@ from temporalio.client import Client as Temporal
 from temporalio.converter import DataConverter, decode_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_activities.value_cipher import UnknownKey
-from saga_workers.temporal.payload_codec import EncryptingCodec, missing_key_id
+from saga_workers.temporal.payload_codec import EncryptingCodec, decrypted, missing_key_id
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
 from sagas.text.shortening import shorten_middle
@@ -103,11 +102,7 @@ class RunInfo:
 
     async def memo_payload(self, name: str) -> Payload:
         """A field of the memo, decrypted; as Temporal has it if the project does not have its key."""
-        payload, codec = self.raw.memo.fields[name], self.converter.payload_codec
-        if codec is not None:
-            with contextlib.suppress(UnknownKey):
-                [payload] = await codec.decode([payload])
-        return payload
+        return await decrypted(self.raw.memo.fields[name], self.converter.payload_codec)
 
     async def missing_memo_key(self, name: str) -> str | None:
         """The id of the key with which a field of the memo is encrypted, as it says, and which is not here."""
