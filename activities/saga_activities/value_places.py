@@ -29,6 +29,11 @@ def result_place(saga_id: str, step: str, generation: int, op: str) -> ValuePlac
     return "saga_guard", saga_id, step, generation, op
 
 
+def origin_place(saga_id: str, step: str, generation: int) -> ValuePlace:
+    """The origin in a row of ``saga_guard``."""
+    return "saga_guard", saga_id, step, generation, "do", "origin"
+
+
 def image_place(row: Mapping[str, Any], column: str) -> ValuePlace:
     """A column in a row of ``saga_image``, which has its key."""
     return "saga_image", row["saga_id"], row["step"], row["generation"], row["sequence"], column

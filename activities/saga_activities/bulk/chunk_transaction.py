@@ -16,7 +16,7 @@ from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.sqlalchemy_transaction import SqlAlchemyTransaction
 from saga_activities.guard.sqlite import SqliteTransaction
 from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowWrite, TransactionLimits
-from saga_activities.value_places import result_place
+from saga_activities.value_places import origin_place, result_place
 from sagas.text.exact_json import encode_json
 
 _ROWS = "json_array_elements(%s::json) AS r"
@@ -58,9 +58,15 @@ class PostgresChunk(PostgresTransaction):
 
     async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
         keys = [(*_key(row.key), row.op) for row in rows]
-        encrypt = self._stored_values.encrypt_result
+        stored = self._stored_values
         values = [
-            (*key, row.reason, row.args_hash, encrypt(result_place(*key), row.result), row.origin)
+            (
+                *key,
+                row.reason,
+                row.args_hash,
+                stored.encrypt_result(result_place(*key), row.result),
+                stored.encrypt_origin(origin_place(*_key(row.key)), row.origin),
+            )
             for key, row in zip(keys, rows, strict=True)
         ]
         cursor = await self._send(_INSERT, (self._limits.scheduled_at, _rows(values), self._limits.scheduled_at))

@@ -52,7 +52,7 @@ from saga_activities.session_settings import (
     with_foreign_keys,
     without_foreign_keys,
 )
-from saga_activities.value_places import result_place
+from saga_activities.value_places import origin_place, result_place
 from sagas.sql_text.parsed import ParsedSql
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
@@ -128,7 +128,8 @@ class PostgresTransaction:
         origin: str | None = None,
     ) -> bool:
         stored = self._stored_values.encrypt_result(result_place(*self._key_values(), op), result)
-        row = (*self._key_values(), op, reason, args_hash, stored, origin, self._limits.scheduled_at)
+        start = self._stored_values.encrypt_origin(origin_place(*self._key_values()), origin)
+        row = (*self._key_values(), op, reason, args_hash, stored, start, self._limits.scheduled_at)
         if not self.answered:
             cursor = await self._send(_INSERT_FIRST_ROW, (*row, self._limits.scheduled_at))
             return await cursor.fetchone() is not None

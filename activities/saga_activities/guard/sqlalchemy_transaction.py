@@ -34,7 +34,7 @@ from saga_activities.guard.transaction import (
     RowWrite,
     TransactionLimits,
 )
-from saga_activities.value_places import ValuePlace, result_place
+from saga_activities.value_places import ValuePlace, origin_place, result_place
 
 GUARD_COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
 GUARD_PLACEHOLDERS = ":saga_id, :step, :generation, :op, :reason, :args_hash, :result, :origin, :created_at"
@@ -97,7 +97,9 @@ class SqlAlchemyTransaction:
         opened = self.answered
         if not opened:
             await self._begin()
-        row = {**self._key_values, "op": op, "reason": reason, "args_hash": args_hash, "origin": origin}
+        row = {**self._key_values, "op": op, "reason": reason, "args_hash": args_hash}
+        place = origin_place(self._entry_key.saga_id, self._entry_key.entry, self._entry_key.generation)
+        row["origin"] = self._stored_values.encrypt_origin(place, origin)
         row["result"] = self._stored_values.encrypt_result(self._place(op), result)
         statement = self._insert_row if opened else self._insert_first_row
         return (await self._send(statement, {**row, "created_at": self._limits.scheduled_at})).rowcount == 1

@@ -1,5 +1,5 @@
-"""Values of sagas in the engine's tables, encrypted if the project has a codec: results in the guard's rows, images of
-rows, and snapshots in the ledger.
+"""Values of sagas in the engine's tables, encrypted if the project has a codec: results and origins in the guard, row
+images, and snapshots in the ledger.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from saga_activities.value_cipher import (
     key_and_data,
 )
 from saga_activities.value_places import ValuePlace
+from sagas.protocol.origin import ENCRYPTED_VALUES, VALUES_OF_ORIGIN
 from sagas.settings.codec import load_codec_keys
 from sagas.settings.connections import SqlConnection
+from sagas.text.exact_json import decode_json, encode_json
 
 ENCRYPTED_BYTES = b"saga:encrypted\0"
 _KEY_ID_BYTES = 12
@@ -58,6 +60,24 @@ class StoredValues:
             )
         except ValueError:
             raise ChangedRow from None
+
+    def encrypt_origin(self, place: ValuePlace, text: str | None) -> str | None:
+        """The JSON to store for an origin: its values are encrypted, the rest says which saga it is of."""
+        if self._cipher is None or text is None:
+            return text
+        origin = decode_json(text)
+        values = {name: origin.pop(name) for name in VALUES_OF_ORIGIN if name in origin}
+        if values:
+            origin[ENCRYPTED_VALUES] = encrypted_text(self._cipher, place, encode_json(values))
+        return encode_json(origin).decode()
+
+    def decrypt_origin(self, place: ValuePlace, text: str) -> str:
+        """The text that :meth:`encrypt_origin` was given. Raises UnreadableRow."""
+        origin = decode_json(text)
+        encrypted = origin.pop(ENCRYPTED_VALUES, None)
+        if encrypted is None:
+            return text
+        return encode_json({**origin, **decode_json(self.decrypt_json(place, encrypted) or "{}")}).decode()
 
     def encrypt_json(self, place: ValuePlace, text: str | None) -> str | None:
         """The text to store for one that is JSON, or that does not begin like an encrypted one."""

@@ -15,12 +15,19 @@ MAX_ORIGIN = 262_144
 """Bytes. A larger input is left out, and ``saga resume`` asks for it; its digest proves that it is the same."""
 
 
+VALUES_OF_ORIGIN = ("input", "vars")
+"""The keys of a stored origin whose values are those of the user."""
+
+ENCRYPTED_VALUES = "encrypted"
+"""The key of a stored origin that replaces them in a project that encrypts values."""
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The start of a run. ``digest``: that of the definition. ``started_at``: seconds since the epoch.
 
     ``has_input``: False if the input was too large, or has `x-sensitive` values, which no other database may keep.
-    ``parent``: the id of the saga it is nested in.
+    ``parent``: the id of the saga it is nested in. ``unreadable``: why its input and variables cannot be read here.
     """
 
     saga: str
@@ -32,6 +39,7 @@ class Origin:
     has_input: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None
+    unreadable: str | None = None
 
 
 def encode_origin(origin: Origin) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from saga_workers.client import Client
+from saga_workers.location.traces import guarded_effects
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
@@ -85,6 +86,13 @@ triggers: {kafka: {topic: TOPIC-events}}
 steps: [{id: a, uses: cards.say, with: {card: '${{ input.card }}'}, effect: none}]
 """,
 }
+NOTE = "merkmal-4711"
+PLAIN = """
+saga: plain
+input: {type: object, properties: {note: {type: string}}}
+steps: [{id: a, uses: cards.charge, with: {card: "${{ input.note }}"}, compensate: cards.refund}]
+"""
+"""A saga whose input is not marked: Temporal and the tables of participants have it encrypted as well."""
 
 
 def forms() -> Iterator[bytes]:
@@ -108,6 +116,7 @@ async def test_no_store_has_a_sensitive_value_in_clear(
     for name, steps in DEFINITIONS.items():
         text = f"saga: {name}{INPUT}{steps}".replace("TOPIC", prefix)
         (tmp_path / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "plain.saga.yaml").write_text(PLAIN, encoding="utf-8")
     (tmp_path / "actions.py").write_text(ACTIONS, encoding="utf-8")
     (tmp_path / "codec.key").write_text(new_key(), encoding="utf-8")
     settings = SETTINGS.format(address=temporal.address, prefix=prefix, shop=url, kafka=kafka.address)
@@ -123,6 +132,7 @@ async def test_no_store_has_a_sensitive_value_in_clear(
         async with await Client.connect(project) as client:
             started = [name for name in DEFINITIONS if name != "triggered"]
             runs = {name: (await client.start(name, {"card": CARD}, id=f"{name}-{prefix}")).id for name in started}
+            runs["plain"] = (await client.start("plain", {"note": NOTE}, id=f"plain-{prefix}")).id
             kafka.produce(f"{prefix}-events", {"card": {**CARD, "pin": "kanari-pin"}}, key="kanari-key")
 
             def token() -> Any:
@@ -133,7 +143,7 @@ async def test_no_store_has_a_sensitive_value_in_clear(
 
             headers = {"sagakey": f"{runs['asks']}/a", "sagaoutcome": "done", "sagatoken": await until(token)}
             kafka.produce(f"{prefix}-replies", {"card": CARD}, key="k", headers=headers)
-            states = {name: (await finished(client, runs[name]))["state"] for name in started if name != "holds"}
+            states = {name: (await finished(client, runs[name]))["state"] for name in runs if name != "holds"}
             assert set(states.values()) == {"COMPLETED", "COMPENSATED"}, states
             await until(lambda: tables(url)["saga_outbox_row"].count(b"HELD") == 1)
             await until_in_thread(lambda: f"{prefix}-events.dlq" in kafka.topics())
@@ -147,5 +157,15 @@ async def test_no_store_has_a_sensitive_value_in_clear(
     stores |= tables(url)
     leaks = {f"{form!r} in {name}" for name, data in stores.items() for form in forms() if form in data}
     assert leaks == set()
+    in_clear = {name for name, data in stores.items() if NOTE.encode() in data}
+    assert {name for name in in_clear if not name.startswith("saga_run")} == set()  # which has the view of the saga
+    [effect] = await guarded_effects(project.settings, runs["plain"])
+    assert effect.origin is not None
+    assert effect.origin.input == {"note": NOTE}
+    (tmp_path / "codec.key").write_text(new_key(), encoding="utf-8")
+    [effect] = await guarded_effects(load_settings(config=str(tmp_path / "saga.toml")), runs["plain"])
+    assert effect.origin is not None
+    assert (effect.origin.saga, effect.origin.input) == ("plain", None)
+    assert "which [codec] key does not have" in (effect.origin.unreadable or "")
     for name in ("saga_guard", "saga_image", "saga_request", "saga_outbox_row", "saga_run", "dead letters"):
         assert b"saga:encrypted" in stores[name], name

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,12 +19,14 @@ from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
 from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.result_codec import MARKER_KEY, decode_marker
 from saga_activities.guard.rules import CONFIRMED, ELSEWHERE
+from saga_activities.guard.stored_values import StoredValues, stored_values_of
 from saga_activities.guard.tables import guard_table, row_lock_table
 from saga_activities.guard.two_phase.prepared import list_prepared
-from saga_activities.guard.unreadable_rows import ChangedRow
+from saga_activities.guard.unreadable_rows import ChangedRow, UnreadableRow
 from saga_activities.locks.tables import lock_table
 from saga_activities.messaging.outbox import HELD
 from saga_activities.table_names import table_names
+from saga_activities.value_places import ValuePlace, origin_place
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
 from sagas.errors import SagaError
@@ -60,11 +62,13 @@ class GuardedEffect:
 async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffect]:
     """The effects of a saga in the guards of all connections, the oldest first. Raises SagaError."""
     rows: list[tuple[str, Any]] = []
+    values: dict[str, StoredValues] = {}
     for connection in settings.sql_connections():
         async with reading_tables(connection, "the guard") as (engine, tables):
             if guard_table.name not in tables:
                 continue
             async with engine.connect() as database:
+                values[connection.name] = stored_values_of(connection)
                 query = sa.select(guard_table).where(guard_table.c.saga_id == saga_id)
                 rows += [(connection.name, row) for row in await database.execute(query)]
     undos = {(row.step, row.generation): row.result for _, row in rows if row.op == "undo"}
@@ -77,10 +81,18 @@ async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffec
             marker = _marker_of(name, undos.get(key))
             elsewhere = marker.get(MARKER_KEY) in (ELSEWHERE, CONFIRMED) and key not in own_undos
             is_open = row.reason == "do" and key not in undos
-            origin = None if row.origin is None else decode_origin(row.origin)
+            origin = None if row.origin is None else _origin(values[name], origin_place(row.saga_id, *key), row.origin)
             is_confirmed = is_open and key in confirms
             effects.append(GuardedEffect(name, *key, is_open, elsewhere, origin, row.created_at, is_confirmed))
     return sorted(effects, key=lambda effect: effect.created_at)
+
+
+def _origin(values: StoredValues, place: ValuePlace, text: str) -> Origin:
+    """The origin in a row. Without the key of its values everything else is known."""
+    try:
+        return decode_origin(values.decrypt_origin(place, text))
+    except UnreadableRow as error:
+        return replace(decode_origin(text), unreadable=str(error))
 
 
 def _marker_of(connection: str, result: str | None) -> Mapping[str, Any]:

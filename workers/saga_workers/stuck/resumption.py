@@ -91,6 +91,11 @@ async def start_again(
             f"{saga_id} is nested in {origin.parent}, which starts it again",
             help=parent_command(saga_id, await client.locator.locate(origin.parent)),
         )
+    if origin.unreadable is not None:
+        raise UsageError(
+            f"the guard cannot tell what {saga_id} was started with: {origin.unreadable}",
+            help="`saga resume` needs the key of the row in [codec] key",
+        )
     started_with = _definition(client, saga_id, origin, definition, given)
     await _refuse_unknown_commit(
         client, CommitTraces(saga_id, origin.generation, commit_evidence(started_with), effects), committed, given
