@@ -31,13 +31,15 @@ class InboxPage:
 
     async def show(self, _: Request, visitor: Visitor) -> Response:
         parked_list, problem = await self._parked.get(_WAIT) or (None, None)
-        groups = [] if parked_list is None else group_parked(parked_list.operations)
+        operations = [] if parked_list is None else parked_list.operations
+        groups = group_parked(operations)
         page = render(
             "inbox.html",
             "Inbox",
             visitor=visitor,
             place="inbox",
             groups=[group for group in groups if self._project.shown.include(group["saga"])],
+            entries={(each.saga_id, each.definition_step, each.op): each.step for each in operations},
             parked_list=parked_list,
             max_ids=MAX_IDS,
             problem=problem,

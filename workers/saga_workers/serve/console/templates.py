@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -53,6 +53,11 @@ def render(template: str, title: str, **values: Any) -> str:
 def saga_path(saga_id: str, page: str = "") -> str:
     """The address of a page about a saga. A slash in the id is encoded."""
     return f"{ROOT}/sagas/{quote(saga_id, safe='')}{page}"
+
+
+def decision_path(saga_id: str, step: str, decision: str) -> str:
+    """The address of the page on which a person decides about a parked step."""
+    return saga_path(saga_id, f"/resolve?{urlencode({'step': step, 'decision': decision})}")
 
 
 def batch_path(batch: str) -> str:
@@ -119,6 +124,7 @@ def _environment() -> Environment:
         {
             "root": ROOT,
             "counted": counted,
+            "decision_path": decision_path,
             "lasted": _lasted,
             "escape": escape,
             "state_words": STATE_WORDS,
