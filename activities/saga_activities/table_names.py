@@ -12,8 +12,19 @@ _POSTGRESQL = sa.text("""
 """)
 
 
+_POSTGRESQL_INDEXES = sa.text("""
+    SELECT c.relname FROM pg_catalog.pg_class c
+    WHERE c.relkind IN ('i', 'I') AND pg_catalog.pg_table_is_visible(c.oid)
+""")
+
+
 async def table_names(connection: AsyncConnection) -> set[str]:
     """The names of all tables that a statement of this session finds without a schema."""
     if connection.dialect.name == "postgresql":
         return {name for (name,) in await connection.execute(_POSTGRESQL)}
     return set(await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names()))
+
+
+async def index_names(connection: AsyncConnection) -> set[str]:
+    """The names of all indexes that a statement of this session finds without a schema. Only for PostgreSQL."""
+    return {name for (name,) in await connection.execute(_POSTGRESQL_INDEXES)}

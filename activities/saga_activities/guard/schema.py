@@ -5,6 +5,7 @@ Versioned and repeatable: ``saga_version`` holds one number for each part.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 
@@ -16,7 +17,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from saga_activities.guard.outbox_postgresql import POSTGRESQL_OUTBOX_DDL, outbox_rows
 from saga_activities.guard.tables import DEFAULT_SHARDS, metadata, outbox_table, version_table
-from saga_activities.table_names import table_names
+from saga_activities.table_names import index_names, table_names
 
 SCHEMA_VERSION = 1
 
@@ -29,6 +30,8 @@ DIALECTS = {
     "mariadb": mysql.dialect,
     "sqlite": sqlite.dialect,
 }
+
+_CREATES_INDEX = re.compile(r"CREATE INDEX IF NOT EXISTS (\w+)")
 
 MYSQL_DIALECTS = ("mysql", "mariadb")
 
@@ -110,8 +113,13 @@ def _insert_if_absent(table: str, condition: str, values: str) -> str:
 async def create_metadata(engine: AsyncEngine, tables: sa.MetaData, initial_rows: Iterable[str]) -> None:
     """Create the tables of another feature, without a version; repeatable, and safe from several processes at once."""
     async with alone(engine, _ADVISORY_LOCK) as connection:
+        # PostgreSQL locks the table of an index before it sees that the index exists. That lock waits for each open
+        # transaction that has written a row, and every later one waits for the lock.
+        indexes = await index_names(connection) if connection.dialect.name == "postgresql" else ()
         for statement in metadata_ddl(connection.dialect, tables):
-            await connection.exec_driver_sql(statement)
+            created = _CREATES_INDEX.match(statement)
+            if created is None or created[1] not in indexes:
+                await connection.exec_driver_sql(statement)
         for insert in initial_rows:
             await insert_once(connection, insert)
 
