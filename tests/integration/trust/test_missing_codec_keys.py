@@ -73,6 +73,14 @@ async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: P
         missing = run_command(["doctor"], tmp_path).stdout
         for where in ("the engine's tables in shop", "outcomes of runs in Temporal"):
             assert f"{where}: encrypted with {earlier}, which [codec] key lacks" in missing
+        configured = (tmp_path / "saga.toml").read_text(encoding="utf-8")
+        (tmp_path / "saga.toml").write_text(
+            configured.replace('[codec]\nkey = {file = "codec.key"}\n', ""), encoding="utf-8"
+        )
+        missing = run_command(["doctor"], tmp_path).stdout
+        for where in ("the engine's tables in shop", "outcomes of runs in Temporal"):
+            assert f"{where}: encrypted with {earlier}, and there is no [codec]" in missing
+        (tmp_path / "saga.toml").write_text(configured, encoding="utf-8")
         with psycopg.connect(shop.replace("+psycopg", ""), autocommit=True) as database:
             event_id = str(uuid.uuid4())
             place = event_place({"event_id": event_id, "topic": "orders", "saga_id": "s"}, "value")

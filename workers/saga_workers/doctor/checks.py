@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from saga_workers.doctor.codec_keys import check_codec_keys
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.doctor.schedule_checks import check_schedules
@@ -76,10 +77,7 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
         findings += await results_of("schedules", check_schedules(client, project))
         sagas = check_sagas(client, project, databases=not closed, on_progress=on_progress)
         findings += await results_of("sagas", sagas)
-    if settings.codec.key is not None:
-        from saga_workers.doctor.codec_keys import check_codec_keys
-
-        findings += await results_of("codec", check_codec_keys(settings, client, closed))
+    findings += await results_of("codec", check_codec_keys(settings, client, closed))
     if settings.ledger.connection is not None and settings.ledger.connection not in closed:
         findings += await results_of("pauses", _check_standing_pauses(settings))
     spark = has_spark_steps(project)

@@ -45,24 +45,34 @@ _COLUMNS: tuple[tuple[sa.Column[Any], str | bytes], ...] = (
 
 
 async def check_codec_keys(settings: Settings, client: Client | None, closed: Iterable[str]) -> list[DoctorResult]:
-    """The keys that are missing, for each connection and for Temporal; nothing if there are none. Raises SagaError."""
+    """The keys that are missing, for each connection and for Temporal; nothing if there are none. Raises SagaError.
+
+    A project without `[codec]` may have had one.
+    """
     present = {key.id for key in load_codec_keys(settings.codec.key, settings.root)}
     results: list[DoctorResult] = []
     for connection in settings.sql_connections():
         if connection.name not in set(closed):
             missing = await _stored_keys(connection) - present
-            results += _results(f"the engine's tables in {connection.name}", missing)
+            results += _results(settings, f"the engine's tables in {connection.name}", missing)
     if client is not None:
-        results += _results("outcomes of runs in Temporal", await _keys_of_runs(client) - present)
+        results += _results(settings, "outcomes of runs in Temporal", await _keys_of_runs(client) - present)
     return results
 
 
-def _results(where: str, missing: set[str]) -> list[DoctorResult]:
+def _results(settings: Settings, where: str, missing: set[str]) -> list[DoctorResult]:
     if not missing:
         return []
     names = join_names(sorted(missing), 5)
-    why = f"{where}: encrypted with {names}, which [codec] key lacks"
-    return [DoctorResult("codec", False, why, "add the earlier key to [codec] key, after the present one")]
+    if settings.codec.key is None:
+        why, help = (
+            f"{where}: encrypted with {names}, and there is no [codec]",
+            "set [codec] key to the earlier key again",
+        )
+    else:
+        why = f"{where}: encrypted with {names}, which [codec] key lacks"
+        help = "add the earlier key to [codec] key, after the present one"
+    return [DoctorResult("codec", False, why, help)]
 
 
 async def _stored_keys(connection: SqlConnection) -> set[str]:
