@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from saga_workers.runtime.databases import set_up_database
+from saga_workers.start.shared_starts import SharedStarts
 from sagas import Step
 from sagas.actions.registry import action
+from sagas.errors import UsageError
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
@@ -71,6 +73,19 @@ BEATING = """
       - {id: pay, uses: pay, effect: none, heartbeat: 20s, timeout: 60s,
          with: {card: "${{ input.card }}", pin: "${{ input.pin }}"}}
 """
+
+
+async def test_it_is_refused_as_the_id_that_is_given_at_a_start(env: Environment) -> None:
+    async with env.serving(EXPRESSION) as client:
+        shared = SharedStarts(await client.starter("quoted-by-an-expression"))
+        request = await (await client.starter("quoted-by-an-expression")).check({"card": "4111-hush"})
+        for start in (
+            client.start("quoted-by-an-expression", {"card": "4111-hush"}, id="4111-hush"),
+            shared.start(request, id="4111-hush"),
+        ):
+            with pytest.raises(UsageError, match="is an x-sensitive value of its input") as refused:
+                await start
+            assert "hush" not in str(refused.value)
 
 
 async def test_a_heartbeat_does_not_have_it(temporal: TemporalServer, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from sagas.bulk.names import MAX_MEMBERS
 from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import check_saga_id, label_problem
+from sagas.definition.sensitivity import has_sensitive_values, sensitive_values
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
@@ -78,6 +79,7 @@ class SagaStarter:
         self._task_queue = task_queue
         self._variables = dict(variables or {})
         self._attributes = attributes
+        self._has_sensitive_values = has_sensitive_values(definition.input)
         self._id_template = None if definition.id is None else compile_value(definition.id)
         self._label_templates = compile_value(dict(definition.labels)) if definition.labels else None
         header = to_header(
@@ -137,7 +139,7 @@ class SagaStarter:
         was undone (use ``again``), or to one that was terminated; LedgerUnavailable if only the ledger could tell.
         """
         given = request.id if id is None else id
-        saga_id = check_saga_id(self.new_id() if given is None else given)
+        saga_id = self.new_id() if given is None else self.check_id(given, request)
         claim = None if given is None else await self._existing.claim(saga_id, request, labels)
         if claim is not None and claim.bulk is not None:
             return await self._existing.run_in_bulk(claim.bulk, request.input)
@@ -247,6 +249,18 @@ class SagaStarter:
     def locator(self) -> Locator:
         return self._locator
 
+    def check_id(self, id: str, request: StartRequest) -> str:
+        """The id. Raises UsageError if the saga of this request may not have it. The one of the definition may be an
+        `x-sensitive` value, as its author has decided.
+        """
+        is_given = check_saga_id(id) != request.id
+        if is_given and self._has_sensitive_values and id in sensitive_values(self._definition.input, request.input):
+            raise UsageError(
+                f"the given id of this {self._definition.saga} is an x-sensitive value of its input, and ids are shown "
+                "everywhere; choose another id"
+            )
+        return id
+
     def new_id(self) -> str:
         """An id for a saga whose definition and start give none."""
         return f"{self._definition.saga}-{uuid7()}"
@@ -296,7 +310,10 @@ class SagaStarter:
                     "start it on its own"
                 )
         extra = {} if batch is None else {"batch": batch}
-        rows = [[check_saga_id(saga.id), saga.request.input, {**saga.request.labels, **extra}] for saga in sagas]
+        rows = [
+            [self.check_id(saga.id, saga.request), saga.request.input, {**saga.request.labels, **extra}]
+            for saga in sagas
+        ]
         for _, _, labels in rows:
             _label_texts(labels)
         workflow_id = f"{BULK_PREFIX}{self._definition.saga}-{uuid7()}"

@@ -10,7 +10,6 @@ from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_answers import StartAnswers
 from saga_workers.start.start_limits import MAX_SHARED_INPUTS, shared_size
 from saga_workers.start.start_requests import StartRequest, StartResult
-from sagas.definition.saga_ids import check_saga_id
 from sagas.text.exact_json import encode_json
 
 MAX_SHARED = 500
@@ -41,7 +40,7 @@ class SharedStarts:
     async def start(self, request: StartRequest, *, id: str | None = None) -> StartResult:
         """Start a saga as :meth:`SagaStarter.start` does, with the same errors, and NotClaimed."""
         given = request.id if id is None else id
-        saga_id = check_saga_id(self._starter.new_id() if given is None else given)
+        saga_id = self._starter.new_id() if given is None else self._starter.check_id(given, request)
         size = shared_size(request, len(encode_json([saga_id, request.input, dict(request.labels)])))
         if size > MAX_SHARED_INPUTS // 2:
             return await self._starter.start(request, id=saga_id)
