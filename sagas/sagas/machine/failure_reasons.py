@@ -5,6 +5,12 @@ from __future__ import annotations
 from sagas.definition.model import checked_entry
 from sagas.machine.state import Entry, EntryOperation
 
+NO_GUARD_ROW = (
+    "the guard has no row of this effect: its retention has deleted it, or this is another database or an earlier "
+    "state of it. Undo the effect by hand and decide `done`, or correct the database and `retry`"
+)
+"""Why an undo is parked whose effect the guard does not know (any more)."""
+
 
 def failure_cause(entry: Entry) -> dict[str, object]:
     """The cause of rollback for this entry: the error of its last attempt, whatever the merged outcome."""

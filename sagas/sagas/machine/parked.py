@@ -15,6 +15,7 @@ from sagas.machine.compensations import current_alternate
 from sagas.machine.corrections import is_open
 from sagas.machine.decisions.rules import corrects_with_arguments, possible_decisions
 from sagas.machine.expressions.evaluation import DEFINITION_FAILURE
+from sagas.machine.failure_reasons import NO_GUARD_ROW
 from sagas.machine.parked_outputs import output_fields
 from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Entry, Flight, ParkedOperation, SagaRun
@@ -121,6 +122,7 @@ def _row(run: SagaRun, parked: ParkedOperation) -> ParkedView:
     possible: list[Decision] = (
         ["retry", "done"] if parked.step == OUTPUT_STEP or entry is None else possible_decisions(run, entry, parked.op)
     )
+    possible.sort(key=lambda decision: decision == "retry" and parked.why == NO_GUARD_ROW)  # it would park again
     return ParkedView(
         step=parked.step,
         op=parked.op,

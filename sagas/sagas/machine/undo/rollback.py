@@ -283,7 +283,7 @@ def _handle_guard_failure(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
         undo.error = outcome.failure.to_json()
     hopeless = outcome.kind in ("rejected", "late") or (not outcome.retryable and not outcome.infrastructure)
     if outcome.marker == "unknown_effect":
-        run.park(entry, "undo", "the guard has no row of this effect")
+        run.park(entry, "undo", failure_reasons.NO_GUARD_ROW)
     elif outcome.park_reason is not None or hopeless:
         run.park(entry, "undo", outcome.park_reason or failure_reasons.failure_message(entry, "undo"))
     else:
@@ -302,7 +302,7 @@ def undo_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | Non
     if outcome.kind != "done" and outcome.failure is not None:
         undo.error = outcome.failure.to_json()
     if outcome.marker == "unknown_effect":
-        run.park(entry, "undo", "the guard has no row of this effect")
+        run.park(entry, "undo", failure_reasons.NO_GUARD_ROW)
     elif outcome.kind == "done":
         _undo_done(run, entry, outcome)
     elif outcome.park_reason is not None:
