@@ -19,13 +19,8 @@ from saga_workers.runtime import wakeup
 from saga_workers.runtime.wakeup import Wakeup
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
-from tests.helpers.waiting import LIMIT
+from tests.helpers.waiting import LIMIT, until
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
-
-_BACKEND = (
-    "select pid from pg_stat_activity where datname = current_database() and query like '%AS new_0%AS new_2%' "
-    "and pid <> pg_backend_pid()"
-)
 
 
 @pytest_asyncio.fixture
@@ -62,7 +57,7 @@ async def test_an_idle_shard_wakes_when_an_event_is_committed(
 ) -> None:
     caplog.set_level("DEBUG", "saga.relay")
     first = asyncio.create_task(all_shards(shards))
-    await asyncio.sleep(0.2)
+    await _backend(env)
     assert not first.done()
     env.emit(*events("wakeup", 40, keys=40))  # some for each shard
     await first
@@ -72,9 +67,9 @@ async def test_an_idle_shard_wakes_when_an_event_is_committed(
 
 async def test_a_shard_that_begins_to_wait_later_is_polled_too(env: OutboxEnvironment, shards: Wakeup) -> None:
     waits = [asyncio.create_task(wait(shards, 0))]
-    await asyncio.sleep(0.1)
+    await _backend(env, 0)
     waits += [asyncio.create_task(wait(shards, number)) for number in (1, 2, 3)]
-    await asyncio.sleep(0.1)
+    await _backend(env)
     env.emit(*events("wakeup", 40, keys=40))
     async with asyncio.timeout(LIMIT):
         await asyncio.gather(*waits)
@@ -102,11 +97,11 @@ async def test_shards_wake_when_the_server_does_not_answer(
         await waiting  # each meets the database itself now
 
 
-async def _backend(env: OutboxEnvironment) -> list[tuple[int]]:
-    while True:
-        if rows := env.rows(_BACKEND):
-            return rows
-        await asyncio.sleep(0.05)
+async def _backend(env: OutboxEnvironment, *shards: int) -> list[tuple[int]]:
+    """The process of the server in which these shards are polled, by default all of them, once it is there."""
+    polled = "".join(f"AS new_{shard}%" for shard in shards or (0, 2))
+    query = f"select pid from pg_stat_activity where datname = current_database() and query like '%{polled}'"
+    return await until(lambda: env.rows(f"{query} and pid <> pg_backend_pid()"))
 
 
 @contextmanager
