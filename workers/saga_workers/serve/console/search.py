@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -22,6 +23,9 @@ from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import UsageError
 from sagas.protocol.saga_view import STATES, SagaView
 
+LIST_TIMEOUT = 8.0
+"""Seconds for the list: of a saga whose run was terminated also the history is read."""
+
 PERIODS: Mapping[str, timedelta] = {
     "1h": timedelta(hours=1),
     "24h": timedelta(hours=24),
@@ -38,11 +42,14 @@ class SearchPage:
 
     async def show(self, request: Request, visitor: Visitor) -> Response:
         asked = {name: request.query_params.get(name, "").strip() for name in ("q", "saga", "state", "since", "label")}
-        problem, views = None, list[SagaView]()
+        criteria, problem, views = self._criteria(asked), None, list[SagaView]()
         try:
-            async for view in query_sagas(self._project.locator, self._criteria(asked), limit=MAX_LISTED):
-                if view.id.startswith(asked["q"]):
-                    views.append(view)
+            async with asyncio.timeout(LIST_TIMEOUT):
+                async for view in query_sagas(self._project.locator, criteria, limit=MAX_LISTED):
+                    if view.id.startswith(asked["q"]):
+                        views.append(view)
+        except TimeoutError:
+            problem = f"These are only the newest, which were read in {LIST_TIMEOUT:g} seconds. Search for fewer."
         except LedgerUnavailable:
             problem = "The ledger does not answer: these are only the sagas that Temporal still has."
         if asked["q"] and all(view.id != asked["q"] for view in views):
