@@ -52,8 +52,9 @@ def _events(view: SagaView) -> Iterator[StoryEvent]:
         yield from _step_events(step)
     if view.committed_at:
         yield StoryEvent(view.committed_at, "The point of no return was passed")
+    names = {step.id: shorten(step.name or step.id) for step in view.steps}
     for parked in view.parked:
-        yield _parked_event(parked)
+        yield _parked_event(parked, names.get(parked.step, parked.step))
     for decision in view.operator:
         about = f" {decision.step}" if decision.step else ""
         because = f", because: {decision.reason}" if decision.reason else ""
@@ -86,8 +87,6 @@ def _step_events(step: StepView) -> Iterator[StoryEvent]:
         yield StoryEvent(confirm.ended_at, f"{name}: confirmation {confirm.state.lower().replace('_', ' ')}")
 
 
-def _parked_event(parked: ParkedView) -> StoryEvent:
+def _parked_event(parked: ParkedView, name: str) -> StoryEvent:
     what = {"undo": "The undo of ", "confirm": "The confirmation of "}.get(parked.op, "")
-    return StoryEvent(
-        parked.since, shorten(f"{what}{parked.step} waits for a decision: {parked.why}", _MAX_TEXT), "warn"
-    )
+    return StoryEvent(parked.since, shorten(f"{what}{name} waits for a decision: {parked.why}", _MAX_TEXT), "warn")
