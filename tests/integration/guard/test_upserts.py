@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
+from tests.helpers.waiting import until
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import GuardDatabase
 
@@ -35,6 +36,10 @@ class Case:
 
 
 POSTGRES, MARIADB, SQLITE = "postgres", "mariadb", "sqlite"
+WAITING = {
+    POSTGRES: "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()",
+    MARIADB: "select 1 from information_schema.innodb_trx where trx_state = 'LOCK WAIT'",
+}
 ADDED = [("a", 6), ("b", 9), ("c", 0), ("d", 4)]
 TWICE = "insert into @stock (sku, free) values ('d', 4), ('d', 5), ('a', 1), ('a', 1)"
 ADDED_TWICE = [("a", 7), ("b", 7), ("c", 0), ("d", 9)]
@@ -387,7 +392,8 @@ async def test_rows_inserted_by_others_meanwhile_are_never_taken_for_rows_of_the
     async with tables.database.engine.execution_options(isolation_level="READ COMMITTED").connect() as other:
         await other.execute(text(tables.named("insert into @stock (sku, free) values ('n', 50)")))
         task = asyncio.create_task(tables.do([statement]))
-        await asyncio.sleep(0.3)
+        # The server renews innodb_trx only if nobody has read it for 0.1 seconds.
+        await until(lambda: task.done() or tables.database.rows(WAITING[tables.kind]), pause=0.25)
         assert not task.done()
         await other.commit()
     outcome = await task
