@@ -26,6 +26,7 @@ from saga_activities.guard import commit_wait
 from saga_activities.guard.commit_wait import await_commit
 from saga_activities.guard.database_errors import (
     ClassifiedError,
+    NoFreeConnection,
     classify_database_error,
     is_lock_timeout,
     is_refused_write,
@@ -40,7 +41,6 @@ from saga_activities.guard.script_transactions import (
 )
 from saga_activities.guard.transaction import BelowWatermark, ChangesKept, LostCommit, TransactionLimits
 from saga_activities.json_results import to_json_value
-from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import Invocation
 from sagas.text.digests import sha256_hex
@@ -61,10 +61,6 @@ _END_OF_READS = 0.8
 IDLE_GRACE = 5.0
 """Seconds that a transaction may be idle beyond the timeout of its step. An item that computes up to this timeout ends
 before the server ends the transaction, and the locks of a frozen worker do not remain until the chunk's time ends."""
-
-
-class _NoConnection(InfrastructureError):
-    """Others hold all connections of the pool."""
 
 
 class _OutOfTime(Exception):
@@ -130,7 +126,7 @@ class ChunkPerformer:
     async def _perform_part(
         self, part: Sequence[_CallInChunk], attempt: AttemptContext, progress: _Progress, *, isolated: bool
     ) -> None:
-        outcome, concerns_all = timeout_outcome("the attempt timed out before it began"), True
+        outcome, concerns_all = timeout_outcome("the attempt timed out before it began", answered=None), True
         for repeat in range(1, _REPEATS + 1):
             try:
                 await self._perform_once(part, attempt, progress, isolated=isolated)
@@ -140,16 +136,18 @@ class ChunkPerformer:
                 return
             except LostCommit as error:
                 failure = Failure("Infrastructure", f"the response to COMMIT was lost: {error}")
-                outcome, concerns_all = Outcome("unknown", failure=failure, infrastructure=True), True
+                outcome = Outcome("unknown", failure=failure, infrastructure=True, answered=False)
+                concerns_all = True
                 for item in part:
                     item.commit_lost = True
                 if attempt.deadline - time.time() < _LEAST_TIME:
                     break
-            except _NoConnection as error:  # a part would wait for the rest of the time, and find none either
+            except NoFreeConnection as error:  # a part would wait for the rest of the time, and find none either
                 outcome, concerns_all = outcome_of_error(error), True
                 break
             except TimeoutError:
-                outcome, concerns_all = timeout_outcome("the attempt timed out; the transaction was rolled back"), True
+                message = "the attempt timed out; the transaction was rolled back"
+                outcome, concerns_all = timeout_outcome(message, answered=False), True
                 # Only that of the item that hangs, if it is known; the others are left to the next chunk.
                 part = [item for item in part if item.interrupted or item.commit_lost] or part
                 break
@@ -254,7 +252,7 @@ class ChunkPerformer:
             async with asyncio.timeout((attempt.deadline - time.time()) * _ACQUIRE_FRACTION):
                 return await begin_chunk(self._guard.engine, key, limits)
         except TimeoutError:
-            raise _NoConnection("no connection to the database was free in time") from None
+            raise NoFreeConnection("no connection to the database was free in time") from None
 
     # --- calls that only read ----------------------------------------------------------------------------------
 
@@ -330,7 +328,7 @@ def _outcome_of(script: EntryScript) -> Outcome | None:
         return None
     if script.error is not None:
         if isinstance(script.error, TimeoutError):
-            return timeout_outcome("the attempt timed out; what it did was rolled back")
+            return timeout_outcome("the attempt timed out; what it did was rolled back", answered=True)
         return _outcome_of_error(script.error)
     assert script.result is not None
     return script.result.outcome

@@ -17,6 +17,7 @@ from saga_activities.guard.sqlstates import (
     TIMED_OUT,
     Healing,
     healing_of,
+    is_answer,
     is_connection_lost,
     is_infrastructure,
     is_of_the_connection,
@@ -63,6 +64,10 @@ MAX_QUOTED = 120
 _MAX_MESSAGE = 500
 
 
+class NoFreeConnection(InfrastructureError):
+    """No connection of the pool was free, or a new one open, in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClassifiedError:
     """A database error, classified.
@@ -70,6 +75,7 @@ class ClassifiedError:
     ``infrastructure``: not caused by the statement; retry. ``connection_lost``: a COMMIT that was in flight may or may
     not have happened. ``timed_out``: the attempt's own time ran out. ``healing``: what a retry can do about an error of
     the statement; None if nobody can say. ``code`` is that of the database, ``sqlstate`` what it means in all of them.
+    ``answered``: the database has given this answer, so its connection is well.
     """
 
     message: str
@@ -79,6 +85,7 @@ class ClassifiedError:
     healing: Healing | None = None
     code: str | int | None = None
     sqlstate: str = ""
+    answered: bool = True
 
     @property
     def of_the_connection(self) -> bool:
@@ -89,22 +96,25 @@ class ClassifiedError:
 def classify_database_error(error: BaseException) -> ClassifiedError | None:
     """Classify ``error``; None if it does not come from a database or a network."""
     if isinstance(error, InfrastructureError | ForeignRights):
-        return ClassifiedError(str(error) or "a database or a network failed", infrastructure=True)
+        answered = not isinstance(error, NoFreeConnection)
+        message = str(error) or "a database or a network failed"
+        return ClassifiedError(message, infrastructure=True, answered=answered)
     if isinstance(error, sa.TimeoutError):
-        return ClassifiedError("no connection to the database was free in time", infrastructure=True)
+        return ClassifiedError("no connection to the database was free in time", infrastructure=True, answered=False)
     origin = error.orig if isinstance(error, sa.DBAPIError) else error
-    if isinstance(error, sa.DBAPIError) and error.connection_invalidated:
-        return ClassifiedError(_error_message(origin), infrastructure=True, connection_lost=True)
-    if isinstance(origin, TimeoutError | asyncio.IncompleteReadError | OSError):
-        return ClassifiedError(_error_message(origin), infrastructure=True, connection_lost=True)
+    is_of_network = isinstance(origin, TimeoutError | asyncio.IncompleteReadError | OSError)
     sqlstate, code = sqlstate_of(origin), native_code(origin)
+    if is_of_network or (isinstance(error, sa.DBAPIError) and error.connection_invalidated):
+        answered = not is_of_network and sqlstate is not None and is_answer(sqlstate)
+        return ClassifiedError(_error_message(origin), infrastructure=True, connection_lost=True, answered=answered)
     if sqlstate is None:
         if not isinstance(error, sa.SQLAlchemyError):
             return None
         healing = "never" if _is_refused_by_the_driver(error, origin) else None
         return ClassifiedError(_error_message(origin), infrastructure=False, healing=healing)
     if sqlstate == TIMED_OUT:
-        return ClassifiedError("the statement exceeded the time of the attempt", infrastructure=False, timed_out=True)
+        message = "the statement exceeded the time of the attempt"
+        return ClassifiedError(message, infrastructure=False, timed_out=True, answered=False)
     if _concerns_engine_tables(origin, code):
         return _missing_table(origin)
     return ClassifiedError(
@@ -114,6 +124,7 @@ def classify_database_error(error: BaseException) -> ClassifiedError | None:
         healing=healing_of(sqlstate),
         code=getattr(origin, "sqlite_errorname", code),
         sqlstate=sqlstate,
+        answered=is_answer(sqlstate),
     )
 
 
@@ -197,17 +208,19 @@ def _sentence(origin: Any) -> str:
 def failed_outcome(classified: ClassifiedError, error: BaseException | None = None) -> Outcome:
     """The outcome of an attempt that was rolled back for certain."""
     if classified.infrastructure:
-        return Outcome("failed", failure=Failure("Infrastructure", classified.message), infrastructure=True)
+        failure = Failure("Infrastructure", classified.message)
+        return Outcome("failed", failure=failure, infrastructure=True, answered=classified.answered)
     origin = getattr(error, "orig", None) or error
     kind = "Timeout" if classified.timed_out or origin is None else type(origin).__name__
     if classified.timed_out:
-        return Outcome("failed", failure=Failure(kind, classified.message))
+        return Outcome("failed", failure=Failure(kind, classified.message), answered=classified.answered)
     statement = None if error is None else failed_statement(error)
     code = {} if classified.code is None else {"code": classified.code}
     never = classified.healing == "never"
     details = code | ({} if statement is None else {"statement": statement}) | ({"cannot_heal": True} if never else {})
     failure = Failure(kind, _explained(*_in_names(classified, error), statement), details)
-    return Outcome("failed", failure=failure, retryable=not never, conflict=classified.healing == "perhaps")
+    is_conflict = classified.healing == "perhaps"
+    return Outcome("failed", failure=failure, retryable=not never, conflict=is_conflict, answered=classified.answered)
 
 
 def _in_names(classified: ClassifiedError, error: BaseException | None) -> tuple[ClassifiedError, str | None]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import psycopg
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.action_errors import action_failure
@@ -92,7 +94,7 @@ class ScriptTransactions:
         ``read_only``: the database refuses every write, which is an error of the definition.
         """
         if deadline <= time.time():
-            return timeout_outcome("the attempt timed out before it began")
+            return timeout_outcome("the attempt timed out before it began", answered=None)
         limits = TransactionLimits(scheduled_at, deadline, self.isolation, idle_limit, read_only)
         attempt = await self._run_script(entry_key, script, limits)
         if isinstance(attempt, _StaleConnection):  # e.g. the server was restarted; nothing has happened
@@ -133,19 +135,22 @@ class ScriptTransactions:
                 return outcome_of_error(ChangesKept(text_of(error)))
             if room.expired():
                 return outcome_of_error(
-                    InfrastructureError(
+                    database_errors.NoFreeConnection(
                         f"no connection of {self.name} was free in time; set pool_size higher, or run more workers"
                     ),
                     None,
                 )
             if limit.expired():
-                return timeout_outcome("the attempt timed out; the transaction was rolled back")
+                answered = _is_of_the_action(tx, statement_error)
+                return timeout_outcome("the attempt timed out; the transaction was rolled back", answered=answered)
             if limits.read_only and database_errors.is_refused_write(statement_error or error):
                 return refused_write_outcome(statement_error or error)
             classified = database_errors.classify_database_error(error)
             if tx is not None and not tx.answered and classified is not None and classified.connection_lost:
                 return _StaleConnection(database_errors.failed_outcome(classified))
             outcome = outcome_of_error(error, statement_error)
+            if _is_of_the_action(tx, statement_error) and not isinstance(error, SQLAlchemyError | psycopg.Error):
+                outcome = replace(outcome, answered=True)
             cause = database_errors.classify_database_error(statement_error or error)
             is_stale = (cause is not None and cause.of_the_connection) or (
                 tx is not None and tx.sql.refusal is not None
@@ -181,7 +186,8 @@ class ScriptTransactions:
             why = f"{why}; the check of its outcome failed too: {database_errors.message_of(second)}"
         if stored is not None:
             return stored
-        return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
+        failure = Failure("Infrastructure", why)
+        return Outcome("unknown", failure=failure, infrastructure=True, answered=False)
 
     async def _find_effect(self, sent: SentCommit) -> Outcome | None:
         """Read on another connection what the operation has stored; None: nothing, or nothing yet."""
@@ -194,6 +200,11 @@ class ScriptTransactions:
                 return rules.stored_outcome(sent.op, await tx.rows(), sent.args_hash)
         finally:
             await _roll_back(tx)
+
+
+def _is_of_the_action(tx: GuardTransaction | None, statement_error: BaseException | None) -> bool:
+    """Return whether the action failed, or took too long, between statements that the database has answered."""
+    return tx is not None and tx.answered and statement_error is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,11 +303,12 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
                 failure=Failure("Infrastructure", text_of(error), attribute_of(error, "details")),
                 infrastructure=True,
                 counted=not isinstance(error, Unavailable),
+                answered=not isinstance(error, database_errors.NoFreeConnection | Unavailable),
             )
         case RowLocked():
             # Not counted: the state machine repeats it until the saga has waited long enough.
             failure = Failure(ROW_LOCKED, text_of(error), attribute_of(error, "details"))
-            return Outcome("failed", failure=failure, infrastructure=True, counted=False)
+            return Outcome("failed", failure=failure, infrastructure=True, counted=False, answered=True)
         case NeedsOperator():
             why = text_of(attribute_of(error, "why", error))
             return Outcome(
@@ -333,6 +345,6 @@ def refused_write_outcome(error: BaseException) -> Outcome:
     return Outcome("failed", failure=refused_value(message[:500]), retryable=False)
 
 
-def timeout_outcome(message: str) -> Outcome:
-    """The attempt ran out of time before anything was decided."""
-    return Outcome("failed", failure=Failure("Timeout", message))
+def timeout_outcome(message: str, *, answered: bool | None) -> Outcome:
+    """The attempt ran out of time before anything was decided. ``answered``: as that of :class:`Outcome`."""
+    return Outcome("failed", failure=Failure("Timeout", message), answered=answered)

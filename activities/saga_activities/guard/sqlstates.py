@@ -29,6 +29,13 @@ _INFRASTRUCTURE = (
     "58",  # the operating system
     "XA1",  # the branch of an XA transaction was rolled back
 )  # fmt: skip
+_NOT_ANSWERED = (
+    "08", "25006", TRANSACTION_TIMEOUT, "40003", "53", TIMED_OUT, "57P01", "57P02", "57P03", "57P05", "58",
+)  # fmt: skip
+"""What concerns all attempts that need the connection: it is lost, or the server is down, a standby, at its limits, or
+too slow. Any other error is an answer about the rows, the locks or the statement of one attempt: a deadlock, a lock
+that others hold, a transaction that the action has left idle.
+"""
 _CONNECTION_LOST = ("08", "25P03", TRANSACTION_TIMEOUT, "40003", "57P01", "57P02", "57P05")
 
 _OF_THE_CONNECTION = ("26000", "42P05")
@@ -199,6 +206,11 @@ def is_infrastructure(sqlstate: str) -> bool:
 
 def is_connection_lost(sqlstate: str) -> bool:
     return sqlstate.startswith(_CONNECTION_LOST)
+
+
+def is_answer(sqlstate: str) -> bool:
+    """Return whether an error of this kind shows a database that answers."""
+    return not sqlstate.startswith(_NOT_ANSWERED)
 
 
 def is_of_the_connection(sqlstate: str) -> bool:

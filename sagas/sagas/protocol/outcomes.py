@@ -97,6 +97,8 @@ class Outcome:
     ``conflict`` is True when rows of other transactions are in the way, which a few retries may find gone.
     ``definite`` is True for a rejection that is about the request itself, and so about all attempts with its key.
     ``repeats`` counts the transactions of this attempt that were rolled back because of a conflict, and made again.
+    ``answered`` says whether the database of the attempt has answered it, for the circuit breaker of its connection in
+    the worker that has made it; None where nobody has looked. It is not sent.
     """
 
     kind: OutcomeKind
@@ -115,6 +117,7 @@ class Outcome:
     conflict: bool = False
     definite: bool = False
     repeats: int = 0
+    answered: bool | None = None
 
     @staticmethod
     def done(result: Any = None, *, attempt: int | None = 1, marker: Marker | None = None) -> Outcome:

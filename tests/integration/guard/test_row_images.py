@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from saga_activities.automatic.image_recorder import MAX_ROWS
+from saga_activities.connection_health import has_answered
 from saga_activities.guard.entry_key import EntryKey
 from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.row_image_shop import Shop, shop
@@ -101,6 +102,7 @@ async def test_the_reason_names_the_saga_that_changed_the_row(shop: Shop) -> Non
     await shop.do("update stock set free = 2 where sku = 'a'", saga="second", step="other")
     refused = await shop.undo()
     assert (refused.kind, refused.infrastructure) == ("failed", True)
+    assert has_answered(refused, is_database=True)
     assert (failure := refused.failure) is not None
     assert f"locked by the saga second-{shop.id} since 20" in failure.message
     assert failure.message.endswith("Z, so it cannot be restored yet")

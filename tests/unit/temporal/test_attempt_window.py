@@ -8,6 +8,7 @@ import pytest
 
 from saga_activities.attempt_window import AttemptWindow
 from saga_activities.connection_health import has_answered
+from saga_activities.guard.sqlstates import is_answer
 from sagas.protocol.outcomes import Failure, Outcome
 
 FAILED = Outcome("failed", failure=Failure("ValueError", "broken"))
@@ -51,7 +52,11 @@ def test_the_number_of_attempts_is_limited() -> None:
         (UNKNOWN, False, None),
         (replace(UNKNOWN, infrastructure=True), False, False),
         (replace(FAILED, infrastructure=True), False, False),
-        (replace(FAILED, failure=Failure("Timeout", "too late")), False, False),
+        (replace(FAILED, failure=Failure("Timeout", "too late")), False, None),
+        (replace(UNKNOWN, failure=Failure("Timeout", "too late")), False, False),
+        (replace(FAILED, infrastructure=True, answered=True), False, True),
+        (replace(FAILED, counted=False, answered=True), None, True),
+        (replace(UNKNOWN, answered=False), False, False),
         (replace(FAILED, retryable=False), None, None),
         (replace(FAILED, counted=False), None, None),
         (replace(FAILED, not_started=True), None, None),
@@ -60,3 +65,17 @@ def test_the_number_of_attempts_is_limited() -> None:
 def test_what_an_outcome_tells(outcome: Outcome, service: bool | None, database: bool | None) -> None:
     assert has_answered(outcome, is_database=False) is service
     assert has_answered(outcome, is_database=True) is database
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "answers"),
+    [
+        ("40001", True), ("40P01", True), ("55P03", True), ("XA100", True),  # locks of others
+        ("23505", True), ("42P01", True), ("42501", True), ("22012", True), ("54000", True), ("XX000", True),
+        ("25P03", True),  # the action has left its transaction idle
+        ("40003", False), ("08006", False), ("57P01", False), ("57P03", False), ("25006", False),
+        ("53300", False), ("53100", False), ("57014", False), ("25P04", False), ("58030", False),
+    ],
+)  # fmt: skip
+def test_what_an_error_of_a_database_tells(sqlstate: str, answers: bool) -> None:
+    assert is_answer(sqlstate) is answers

@@ -361,5 +361,5 @@ async def _as_outcome(operation: Awaitable[Outcome]) -> Outcome:
         classified = database_errors.classify_database_error(error)
         if classified is not None and classified.connection_lost:
             outcome = database_errors.failed_outcome(classified, error)
-            return Outcome("unknown", failure=outcome.failure, infrastructure=True)
+            return Outcome("unknown", failure=outcome.failure, infrastructure=True, answered=outcome.answered)
         return outcome_of_error(error)
