@@ -107,12 +107,13 @@ async def test_without_a_ledger_an_operator_has_to_tell(env: Environment) -> Non
         id = await committed_and_deleted(client)
         with pytest.raises(RefusedError, match=f"look there for {id}/h/confirm, {id}/g/confirm") as refused:
             await resume(client, id)
-        assert f"saga resume {id} --committed    if one has" in (refused.value.help or "")
+        assert f"so that nothing is undone: saga resume {id} --committed;" in (refused.value.help or "")
         with pytest.raises(RefusedError) as refused:
             await resume(client, id, not_ended=True, definition=client.project.definition("tried"))
         repeated = f"saga resume {id} --definition FILE --not-ended"
-        assert f"{repeated} --committed    if one has" in (refused.value.help or "")
-        assert f"{repeated} --not-committed    if none has" in (refused.value.help or "")
+        assert f"so that nothing is undone: {repeated} --committed;" in (refused.value.help or "")
+        assert f"if none has: {repeated} --not-committed" in (refused.value.help or "")
+        assert "\n" not in (refused.value.help or "")  # a terminal shows it on one line
         await resume(client, id, committed=True)
         await check_that_it_only_goes_forward(env, client, id)
 

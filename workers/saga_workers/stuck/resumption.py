@@ -210,8 +210,8 @@ async def _refuse_unknown_commit(
     raise RefusedError(
         f"nobody knows whether {id} was past its point of no return: only its participants can tell whether they have "
         f"confirmed anything; look there for {keys}",
-        help=f"{saga_command('resume', id, **{**given, 'committed': True})}    if one has, so that nothing is undone\n"
-        f"{saga_command('resume', id, **{**given, 'not_committed': True})}    if none has",
+        help=f"if one has, so that nothing is undone: {saga_command('resume', id, **{**given, 'committed': True})}; "
+        f"if none has: {saga_command('resume', id, **{**given, 'not_committed': True})}",
     )
 
 
