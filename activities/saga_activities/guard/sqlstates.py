@@ -32,7 +32,7 @@ _INFRASTRUCTURE = (
 _NOT_ANSWERED = (
     "08", "25006", TRANSACTION_TIMEOUT, "40003", "53", TIMED_OUT, "57P01", "57P02", "57P03", "57P05", "58",
 )  # fmt: skip
-"""What concerns all attempts that need the connection: it is lost, or the server is down, a standby, at its limits, or
+"""Errors that concern all attempts over the connection: it is lost, or its server is down, a standby, at its limits, or
 too slow. Any other error is an answer about the rows, the locks or the statement of one attempt: a deadlock, a lock
 that others hold, a transaction that the action has left idle.
 """

@@ -1,4 +1,4 @@
-"""What the outcomes of a guard tell about its connection, on every database: only silence speaks against it."""
+"""Outcomes of a guard and the health of its connection, on every database: only silence speaks against it."""
 
 from __future__ import annotations
 
