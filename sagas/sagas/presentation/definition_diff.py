@@ -19,7 +19,7 @@ from sagas.definition.model import Definition, KafkaTrigger, Operation, StepDefi
 from sagas.definition.replacement import replacement_refusal
 from sagas.definition.snapshot import to_snapshot
 from sagas.definition.times import format_duration
-from sagas.presentation.explain import KIND_DESCRIPTIONS, describe_commit_point
+from sagas.presentation.explain import describe_commit_point, describe_kind
 from sagas.presentation.input_diff import differ, input_changes
 
 
@@ -274,7 +274,7 @@ def _step_changes(old: Definition, new: Definition) -> Iterator[Change]:
 
 def _place(step: StepDefinition) -> str:
     after = f"after {', '.join(step.needs)}" if step.needs else "from the start"
-    return f"{after}: {KIND_DESCRIPTIONS[step.kind]}"
+    return f"{after}: {describe_kind(step)}"
 
 
 def _changes_of_step(old: StepDefinition, new: StepDefinition) -> Iterator[Change]:

@@ -34,6 +34,13 @@ KIND_DESCRIPTIONS = {
 }
 
 
+def describe_kind(step: StepDefinition) -> str:
+    """How a step ends or is undone, as a clause."""
+    if step.kind == "retriable" and step.on_failure == "continue":
+        return "retried, and left out if it fails"
+    return KIND_DESCRIPTIONS[step.kind]
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """The plan of a definition, and optionally a simulated ``failure`` of ``failed_step``.

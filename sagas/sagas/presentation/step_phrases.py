@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from sagas.definition.model import StepDefinition, has_effect
 from sagas.presentation.explain import (
-    KIND_DESCRIPTIONS,
     Explanation,
     describe_compensation,
     describe_confirm,
+    describe_kind,
     describe_rejection,
     describe_savepoint,
     explain_guarantee,
@@ -30,7 +30,7 @@ def step_phrases(plan: Explanation, step: StepDefinition) -> list[list[Phrase]]:
     """The lines about a step, each in pieces."""
     steps = plan.definition.steps
     number = steps.index(step)
-    lines = [[Phrase(step.do.uses), Phrase(f" · {KIND_DESCRIPTIONS[step.kind]}", KIND_STYLES[step.kind])]]
+    lines = [[Phrase(step.do.uses), Phrase(f" · {describe_kind(step)}", KIND_STYLES[step.kind])]]
     if number and step.needs != (steps[number - 1].id,):
         lines.append([Phrase(f"after {', '.join(step.needs)}" if step.needs else "starts immediately")])
     if step.for_each is not None:

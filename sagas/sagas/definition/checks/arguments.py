@@ -86,7 +86,8 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
             names = [parameter.name for parameter in signature.parameters]
             meant.add(nearest(name, names))
             takes = ", ".join(f"`{name}`" for name in names) or "none"
-            help = suggestion_help(name, names, f"it takes {takes}")
+            instead = f"; to give it others, write {{uses: {action.name}, with: {{…}}}}" if frozen else ""
+            help = suggestion_help(name, names, f"it takes {takes}{instead}")
             report.add("SAGA403", place_of(name), f"`{action.name}` has no argument `{name}`{where}", help)
         elif not value.has_expression:  # its value is unknown, so no schema is needed
             mistakes = list(mismatches(value, parameter.schema, parameter.schema))
