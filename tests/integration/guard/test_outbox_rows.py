@@ -13,7 +13,8 @@ from saga_activities.guard.sql_session import SqlSession
 from saga_activities.messaging.outbox import insert_events
 from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used
 from saga_workers.relay.shard import make_reader
-from saga_workers.runtime.lease import Leases, process_identity
+from saga_workers.runtime.lease import Leases
+from saga_workers.runtime.process_identity import process_identity
 from sagas.actions.events import Event
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation

@@ -21,8 +21,9 @@ from saga_workers.enqueued.enqueued_table import WAITING_QUERY, EnqueuedRow, Enq
 from saga_workers.enqueued.row_delivery import DeliveryUnavailable, RowDelivery, RowRefused
 from saga_workers.runtime.background import start_background
 from saga_workers.runtime.database_access import driver_message
-from saga_workers.runtime.lease import RENEWAL_INTERVAL, Leases, hold_lease, process_identity
+from saga_workers.runtime.lease import RENEWAL_INTERVAL, Leases, hold_lease
 from saga_workers.runtime.logs import fields
+from saga_workers.runtime.process_identity import process_identity
 from saga_workers.runtime.wakeup import Wakeup
 from saga_workers.trigger.retry import WaitLog, error_message
 from sagas.errors import RefusedError, SagaError

@@ -30,8 +30,9 @@ from saga_workers.runtime.background import start_background
 from saga_workers.runtime.database_access import driver_message, unusable
 from saga_workers.runtime.databases import open_databases
 from saga_workers.runtime.health import health_server
-from saga_workers.runtime.lease import Leases, process_identity
+from saga_workers.runtime.lease import Leases
 from saga_workers.runtime.logs import fields
+from saga_workers.runtime.process_identity import process_identity
 from saga_workers.runtime.shutdown import LEAVE_TIMEOUT, exit_after_grace, stop_on_signals
 from saga_workers.runtime.wakeup import Wakeup
 from sagas.errors import SagaError, UsageError

@@ -10,14 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -26,6 +22,7 @@ from saga_activities.concurrency import end_tasks
 from saga_activities.guard.tables import now_sql
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
+from saga_workers.runtime.process_identity import owner_is_dead
 
 LEASE_TERM = 6.0
 """Seconds a lease lasts unless it is renewed."""
@@ -107,35 +104,6 @@ class Leases:
         values = {"shard": lease.shard, "epoch": lease.epoch, "owner": lease.owner}
         async with self._engine.connect() as connection:
             await connection.execute(self._release, values)
-
-
-def process_identity() -> str:
-    """The name of this process in leases: host name, process id, start time, and boot and PID namespace."""
-    return f"{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.2f}/{_pid_namespace()}"
-
-
-def owner_is_dead(owner: str) -> bool:
-    """Return whether ``owner`` is a process of this machine that has ended. False if that cannot be determined."""
-    try:
-        machine, pid, began, world = owner.rsplit("/", 3)
-        number, born = int(pid), float(began)
-    except ValueError:
-        return False
-    if machine != socket.gethostname() or not world or world != _pid_namespace():
-        return False
-    try:
-        return abs(psutil.Process(number).create_time() - born) > 1.0
-    except psutil.NoSuchProcess:
-        return True
-
-
-def _pid_namespace() -> str:
-    """Containers may share a host name; a process id is comparable only within one boot and PID namespace."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot[:8]}-{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:
-        return ""  # not Linux: wait until the lease expires
 
 
 log = logging.getLogger("saga.relay")
