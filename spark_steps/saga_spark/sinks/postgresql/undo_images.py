@@ -379,8 +379,8 @@ class TableChange:
         return row[0]
 
 
-_TEXTS = "(select jsonb_object_agg(e.key, coalesce(e.value, 'null')) from jsonb_each_text(to_jsonb({row})) as e)"
-"""The columns of a row as texts."""
+_TEXTS = "(select jsonb_object_agg(e.key, coalesce(e.value, 'null')) from jsonb_each_text(to_jsonb({row}.*)) as e)"
+"""The columns of a row as texts. With `.*`, as the alias alone would be a column of that name."""
 
 
 def _type(declared: str) -> sql.SQL:
