@@ -19,7 +19,7 @@ from saga_activities.guard.sql_session import SqlSession
 from sagas.sql_text.row_changes import NotImageable, RowChange, TableMissing
 from sagas.text.sql_names import sql_name as quote
 
-_BASE = """(WITH RECURSIVE base AS (SELECT t.* UNION ALL
+BASE_OF_TYPE = """(WITH RECURSIVE base AS (SELECT t.* UNION ALL
           SELECT d.* FROM base JOIN pg_type d ON d.oid = base.typbasetype WHERE base.typtype = 'd')
         SELECT CASE WHEN typtype = 'e' THEN 'enum' WHEN typnamespace <> 'pg_catalog'::regnamespace::oid THEN 'other'
           WHEN typelem = 0::oid OR typlen <> -1 THEN typname::text
@@ -41,7 +41,7 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relisp
     FROM pg_constraint k WHERE k.contype = 'f' AND k.confrelid = c.oid) AS foreign_keys,
   (SELECT pg_catalog.json_agg(pg_catalog.json_build_object('name', a.attname, 'number', a.attnum,
       'generated', a.attgenerated <> '',
-      'type', {type_name("t.oid", "a.atttypmod")}, 'base', {_BASE},
+      'type', {type_name("t.oid", "a.atttypmod")}, 'base', {BASE_OF_TYPE},
       'parts', CASE WHEN t.typnamespace <> 'pg_catalog'::regnamespace::oid THEN {PARTS_OF_TYPE} END,
       'equals', (SELECT 'OPERATOR(' || pg_catalog.quote_ident(os.nspname) || '.' || o.oprname::text || ')'
         FROM pg_index i, pg_catalog.generate_series(0, i.indnkeyatts - 1) AS at
@@ -98,7 +98,7 @@ _CHANGING_ACTIONS = ("c", "n", "d")
 """CASCADE, SET NULL, SET DEFAULT."""
 
 
-_UNHASHABLE = """
+UNHASHABLE = """
 WITH RECURSIVE part(oid, inner_part) AS (
   SELECT a.atttypid, false FROM pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass(:name)::oid AND a.attname =
     ANY (:columns)
@@ -165,8 +165,8 @@ async def read_shape(sql: SqlSession, written: str) -> TableShape:
     name = f"{row['schema']}.{row['name']}"
     key = tuple(row["key"] or ())
     columns = tuple(_column(fields) for fields in row["columns"] or () if not fields["generated"])
-    hashed = [column.name for column in columns if column.name in key and _HASH_FUNCTION in str(column.canonical)]
-    unhashable = hashed and await sql.scalar(_UNHASHABLE, {"name": written, "columns": hashed})
+    hashed = [column.name for column in columns if column.name in key and needs_hash(str(column.canonical))]
+    unhashable = hashed and await sql.scalar(UNHASHABLE, {"name": written, "columns": hashed})
     if unhashable:
         columns = tuple(replace(column, canonical=None) if column.name in hashed else column for column in columns)
     lock_table, lock_obstacle = _lock_table(row, name)
@@ -197,15 +197,9 @@ async def read_shape(sql: SqlSession, written: str) -> TableShape:
 
 def _column(fields: Any) -> Column:
     quoted, base, kind = quote(fields["name"]), fields["base"], fields["type"]
-    read, write = _READ.get(base, "{}::text").format(quoted), f"CAST(CAST({{}} AS text) AS {kind})"
+    read, write = whole_text(base, quoted), f"CAST(CAST({{}} AS text) AS {kind})"
     if base in _NAMES_OF_OBJECTS:
-        read, write = f"{quoted}::oid::text", f"CAST(CAST({{}} AS oid) AS {kind})"
-    form = _FORMS.get("array" if base.startswith("array of ") else base)
-    canonical = _CANONICAL.get(base, _HASHES + (f" || '/' || {form}" if form else "")).format(quoted)
-    if base in _NAMES_OF_OBJECTS:
-        canonical = read
-    elif not fields["folds"] and (base in _SAME_TEXT or base.removeprefix("array of ") in _SAME_TEXT - {"bpchar"}):
-        canonical = f"{quoted}::text"  # without the blanks at the end of char(n), which do not count
+        write = f"CAST(CAST({{}} AS oid) AS {kind})"
     # The equality of the key's own index: `=` of another schema may be missing in the search path. What the index
     # itself excludes is not an equality: WITHOUT OVERLAPS means `&&`.
     compare = f"{fields['equals'] or '='} {write}"
@@ -215,11 +209,35 @@ def _column(fields: Any) -> Column:
         kind,
         read,
         write,
-        canonical,
+        equal_text(base, quoted, folds=fields["folds"]),
         compare,
         parts=fields["parts"] or {},
         number=fields["number"],
     )
+
+
+def whole_text(base: str, quoted: str) -> str:
+    """The expression for the text that has all of a column's value; ``base`` as in BASE_OF_TYPE."""
+    return f"{quoted}::oid::text" if base in _NAMES_OF_OBJECTS else _READ.get(base, "{}::text").format(quoted)
+
+
+def equal_text(base: str, quoted: str, *, folds: bool) -> str:
+    """The expression for a text of a column's value that is the same for equal values, and another for others.
+
+    ``folds``: the collation of the column is not deterministic. If :func:`needs_hash`, the type has to have a hash
+    function.
+    """
+    if base in _NAMES_OF_OBJECTS:
+        return whole_text(base, quoted)
+    if not folds and (base in _SAME_TEXT or base.removeprefix("array of ") in _SAME_TEXT - {"bpchar"}):
+        return f"{quoted}::text"  # without the blanks at the end of char(n), which do not count
+    form = _FORMS.get("array" if base.startswith("array of ") else base)
+    return _CANONICAL.get(base, _HASHES + (f" || '/' || {form}" if form else "")).format(quoted)
+
+
+def needs_hash(expression: str) -> bool:
+    """True for an expression of :func:`equal_text` that the server evaluates only if the type has a hash function."""
+    return _HASH_FUNCTION in expression
 
 
 def _quoted(row: Any) -> str:
@@ -324,7 +342,7 @@ async def convert(sql: SqlSession, declared: DeclaredType, column: Column, texts
     if old == column.type:
         check_parts(parts, column.parts)
         return list(texts)
-    query = f"SELECT {_BASE} AS base, {PARTS_OF_TYPE} AS parts FROM pg_type t WHERE t.oid = to_regtype(:type)"
+    query = f"SELECT {BASE_OF_TYPE} AS base, {PARTS_OF_TYPE} AS parts FROM pg_type t WHERE t.oid = to_regtype(:type)"
     before, now = [await sql.one_or_none(query, {"type": kind}) for kind in (old, column.type)]
     if before is None or now is None:
         raise NotImageable(f"the type {old} does not exist any more")
