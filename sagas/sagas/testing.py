@@ -98,7 +98,8 @@ class Sagas:
     ) -> UndoReport:
         """Run the undos on a copy of the databases, as `saga verify-undo` does; the test fails if they leave something.
 
-        It also fails if the saga has undos and none of them could be verified. The databases of saga.toml must run.
+        It also fails if a run does not undo what it undoes in `saga simulate`, or the saga has undos and none of them
+        could be verified. The databases of saga.toml must run.
 
         Args:
             name: the saga.
@@ -120,7 +121,7 @@ class Sagas:
             verification = verify_undo(self.project, definition, inputs, results, limit)
             report = thread.submit(asyncio.run, verification).result()
         if report.differs:
-            lines = [f"the undos of {name} do not leave the rows as before:", *problem_lines(report)]
+            lines = [f"problems of the undos of {name}:", *problem_lines(report)]
             pytest.fail("\n  ".join(lines), pytrace=False)
         if report.verifies_nothing:
             reasons = [f"{step.step}: {step.why}" for step in report.steps]

@@ -45,6 +45,12 @@ def _print_notes(report: UndoReport) -> None:
         notes.append(f"sequences that have moved on, which no database undoes: {', '.join(report.sequences)}")
     if report.unused_waivers:
         notes.append(f"undo_leaves names what no undo has left: {', '.join(report.unused_waivers)}")
+    notes += [f"not compared: {table.connection} · {table.name}: {table.why}" for table in report.hidden]
+    if report.other_copies:
+        notes.append(
+            "copies of other runs, of which this machine cannot tell whether they still run; drop those that do not:"
+            f" {', '.join(report.other_copies)}"
+        )
     if report.omitted:
         notes.append(f"{counted(report.omitted, 'further order')} not run; a higher --limit runs them")
     if notes:
@@ -55,12 +61,17 @@ def _print_notes(report: UndoReport) -> None:
 
 
 def _summary(report: UndoReport) -> tuple[tuple[str, str], str]:
-    bad = sum(not order.is_clean for order in report.orders)
+    bad = sum(order.leaves_rows for order in report.orders)
+    other = sum(order.deviation is not None for order in report.orders)
     ran = counted(len(report.orders), "order")
     skipped = sum(step.result == NOT_VERIFIED for step in report.steps)
     rest = f"; {counted(skipped, 'step')} not verified" if skipped else ""
-    if bad:
-        return ("✖ ", "bold red"), f"{bad} of {ran} do not leave the rows as before{rest}"
+    if bad or other:
+        problems = [
+            *([f"{bad} of {ran} do not leave the rows as before"] if bad else []),
+            *([f"{other} of {ran} did not run as in `saga simulate`"] if other else []),
+        ]
+        return ("✖ ", "bold red"), "; ".join(problems) + rest
     if report.verifies_nothing:
         return ("✖ ", "bold red"), "no undo could be verified"
     if not report.has_undo:

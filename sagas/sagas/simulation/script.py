@@ -28,7 +28,8 @@ class Script:
     written ``buy/charge``. ``results``: results of steps; a nested saga with a result is not run. ``signals``: the data
     that a wait receives, by the signal's name. ``cancel_at`` and ``deadline_at`` name a step; the cancel or the
     deadline occurs while it is in flight. ``input_is_sample``: the input is generated, so a nested saga whose input is
-    not valid counts as done. ``locked``: another saga holds the locks of this one.
+    not valid counts as done. ``locked``: another saga holds the locks of this one. ``undo_at_end``: once COMPLETED, the
+    saga is undone as by `saga undo`, unless it cannot be.
     """
 
     outcomes: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Script:
     deadline_at: str | None = None
     input_is_sample: bool = False
     locked: bool = False
+    undo_at_end: bool = False
 
     @property
     def with_input(self) -> str:

@@ -126,11 +126,10 @@ class _Simulation:
 
     def run(self) -> SimulatedRun:
         self._feed(self.root, Started(self.now))
-        for _ in range(MAX_EVENTS):
-            if self._is_over() or not self.queue:
-                break
-            self.now, _, happen = heapq.heappop(self.queue)
-            happen()
+        self._run_until_over()
+        if self.script.undo_at_end and self.root.machine.undo_refusal is None:
+            self._request_undo(self.root, "simulated")
+            self._run_until_over()
         self.participants.deliver_late_attempts()
         view = self.root.machine.view()
         views = {actor.path: actor.machine.view() for actor in self.actors.values()}
@@ -138,6 +137,13 @@ class _Simulation:
         state = "PARKED" if parked and not self.root.machine.finished else view.state
         residue = [row.to_json() for row in (*view.residue, *find_inconsistencies(views, self.participants))]
         return SimulatedRun(state, self.participants.undone, residue, view.to_json(), parked, self.notifications)
+
+    def _run_until_over(self) -> None:
+        for _ in range(MAX_EVENTS):
+            if self._is_over() or not self.queue:
+                break
+            self.now, _, happen = heapq.heappop(self.queue)
+            happen()
 
     def _is_over(self) -> bool:
         if self.busy:
@@ -333,10 +339,13 @@ class _Simulation:
         elif child is None:
             ends(SagaEnded(command.id, "COMPENSATED", self.now))
         else:
-            # Restored from the stored snapshot of the finished machine, as in `saga undo`.
-            child.machine = Machine.restore(decode_json(encode_json(child.machine.snapshot())))
             child.ended, child.id = ends, command.id
-            self._feed(child, UndoRequested(self.now, command.message, "simulated"))
+            self._request_undo(child, command.message)
+
+    def _request_undo(self, actor: _SimulatedSaga, message: str) -> None:
+        """Undo a finished saga. It is restored from its stored snapshot, as in `saga undo`."""
+        actor.machine = Machine.restore(decode_json(encode_json(actor.machine.snapshot())))
+        self._feed(actor, UndoRequested(self.now, message, "simulated"))
 
 
 def _without_probe_expressions(definition: Definition) -> Definition:

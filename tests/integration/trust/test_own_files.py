@@ -82,7 +82,7 @@ OWN_PACKAGE = {
     "saga_workers/participant/participant_test.py": "a consumer of Kafka",
     "sagas/settings/dev_stack.py:start_mark": "/proc",
     "sagas/settings/dev_stack.py:_boot_id": "/proc",
-    "saga_workers/runtime/lease.py": "/proc",
+    "saga_workers/runtime/process_identity.py": "/proc",
 }
 REASONS = CHECKED_BEFORE | NAMED_BY_THE_USER | OWN_PACKAGE
 

@@ -1,17 +1,19 @@
-"""Copies of the database of one connection: one that stays as the original was, and a new one for each run."""
+"""Copies of one database: one that stays as the original was, and a new one for each run."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import URL, make_url
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from saga_activities.session_settings import session_arguments
+from saga_workers.runtime.database_access import unusable
 from saga_workers.undo_check.postgresql_copies import PostgresqlCopies
 from saga_workers.undo_check.sqlite_copies import SqliteCopies
 from sagas.errors import UsageError
@@ -22,27 +24,76 @@ class DatabaseCopies(Protocol):
     """``base`` is the URL of the copy that stays as it is. The original is only read."""
 
     base: URL
+    of_other_runs: Sequence[str]
+    """Copies on the server whose process is not known to run, nor to have ended."""
 
     def copy(self) -> AbstractAsyncContextManager[URL]:
         """The URL of a new copy of ``base``, to which nobody may be connected; deleted at the end."""
         ...
 
+    def for_reading(self, url: URL) -> URL:
+        """The URL with which a copy is read by the role that sees most of it."""
+        ...
+
 
 @asynccontextmanager
-async def open_copies(settings: Settings, connection: SqlConnection, folder: Path) -> AsyncIterator[DatabaseCopies]:
-    """Copy the database of a connection; ``folder`` is for the files of copies. Everything is deleted at the end.
+async def open_copies(
+    settings: Settings, connections: Sequence[SqlConnection], folder: Path
+) -> AsyncIterator[DatabaseCopies]:
+    """Copy the database to which the connections lead; ``folder`` is for the files of copies.
 
-    Raises SagaError if it cannot be copied.
+    Everything is deleted at the end. Raises SagaError if it cannot be copied.
     """
+    connection = connections[0]
     url = make_url(connection.url)
     match url.get_backend_name():
         case "postgresql":
-            async with PostgresqlCopies.create(settings, connection, url) as copies:
+            async with PostgresqlCopies.create(settings, connections, url) as copies:
                 yield copies
         case "sqlite":
             yield SqliteCopies(connection.name, url, folder)
         case other:
             raise UsageError(f"the connection {connection.name} is {other}, whose databases are not copied yet")
+
+
+async def by_database(connections: Sequence[SqlConnection]) -> list[list[SqlConnection]]:
+    """The connections, those to the same database together. Raises SagaError if one cannot be reached."""
+    if len(connections) < 2:
+        return [[connection] for connection in connections]
+    databases: dict[str, list[SqlConnection]] = {}
+    for connection in connections:
+        databases.setdefault(await _identity(connection), []).append(connection)
+    return list(databases.values())
+
+
+_POSTGRESQL_IDENTITY = """
+    SELECT pg_catalog.pg_postmaster_start_time()::text AS started, oid
+    FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
+"""
+"""The start of the server in microseconds, as one server has several names and addresses."""
+
+
+async def _identity(connection: SqlConnection) -> str:
+    """A text that all connections to a database share."""
+    url = make_url(connection.url)
+    match url.get_backend_name():
+        case "postgresql":
+            engine = open_plain(url)
+            try:
+                async with engine.connect() as session:
+                    row: Any = (await session.exec_driver_sql(_POSTGRESQL_IDENTITY)).one()
+            except SQLAlchemyError as error:
+                raise unusable(connection, f"the database of the connection {connection.name}", error) from error
+            finally:
+                await engine.dispose()
+            return f"postgresql {row.started} {row.oid}"
+        case "sqlite" if url.database:
+            return _resolved(url.database)
+    return connection.name
+
+
+def _resolved(file: str) -> str:
+    return f"sqlite {Path(file).resolve()}"
 
 
 def open_plain(url: URL) -> AsyncEngine:

@@ -10,13 +10,14 @@ import asyncio
 import os
 import shutil
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from saga_activities.session_settings import session_arguments
@@ -24,17 +25,22 @@ from saga_workers.devstack.dev_folder import DevFolder
 from saga_workers.devstack.postgres_server import PostgresService, program_folder
 from saga_workers.devstack.service import NotInstalledError
 from saga_workers.runtime.database_access import driver_message
+from saga_workers.runtime.process_identity import is_of_this_machine, owner_is_dead, process_identity
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, SqlConnection
+from sagas.text.sql_names import sql_name
 
 PREFIX = "saga_verify_undo_"
 """The beginning of the names of all copies."""
+
+_MARK = "saga verify-undo by "
+"""The beginning of the comment on a copy, before the process that has made it."""
 
 _ORIGINAL = sa.text("""
     SELECT (r.rolsuper OR r.rolcreatedb), (r.rolsuper OR pg_has_role(d.datdba, 'USAGE')), r.rolsuper,
       pg_encoding_to_char(d.encoding), d.datcollate, d.datctype,
       EXISTS (SELECT FROM pg_stat_activity a WHERE a.datname = d.datname AND a.pid <> pg_backend_pid())
-        OR EXISTS (SELECT FROM pg_prepared_xacts x WHERE x.database = d.datname)
+        OR EXISTS (SELECT FROM pg_prepared_xacts x WHERE x.database = d.datname) AS busy
     FROM pg_database d, pg_roles r WHERE d.datname = :name AND r.rolname = current_user
 """)
 
@@ -43,6 +49,15 @@ _SETTINGS = sa.text("""
     WHERE d.datname = :name AND s.setrole IN (0::oid, (SELECT oid FROM pg_roles WHERE rolname = :role))
     ORDER BY s.setrole
 """)
+
+_BUSY_CHECKS = 5
+_BUSY_INTERVAL = 0.05
+
+_COPIES = """
+    SELECT datname, pg_catalog.shobj_description(oid, 'pg_database') FROM pg_catalog.pg_database
+    WHERE pg_catalog.starts_with(datname, 'saga_verify_undo_') AND pg_catalog.pg_has_role(datdba, 'USAGE') ORDER BY 1
+"""
+"""The copies that the role of the session may drop, and who has made them."""
 
 _WAYS_OUT = """
     SELECT 'foreign table ' || c.oid::regclass::text FROM pg_class c WHERE c.relkind = 'f'
@@ -61,25 +76,31 @@ _LISTS = ("search_path", "temp_tablespaces", "local_preload_libraries", "session
 class PostgresqlCopies:
     """The copies of one database. ``base`` is the URL of the first one."""
 
-    def __init__(self, connection: SqlConnection, url: URL, administrator: AsyncEngine) -> None:
-        self._connection = connection
+    def __init__(self, connections: Sequence[SqlConnection], url: URL, administrator: AsyncEngine) -> None:
+        self._connection = connections[0]
         self._url = url
+        roles = [make_url(connection.url).username for connection in connections]
+        self._other_roles = [role for role in dict.fromkeys(roles) if role and role != url.username]
         self._administrator = administrator
         self._original = str(url.database)
         self._settings: list[str] = []
         self._run = uuid.uuid4().hex[:12]
         self.base = url.set(database=f"{PREFIX}{self._run}")
+        self.of_other_runs: Sequence[str] = ()
 
     @classmethod
     @asynccontextmanager
-    async def create(cls, settings: Settings, connection: SqlConnection, url: URL) -> AsyncIterator[PostgresqlCopies]:
+    async def create(
+        cls, settings: Settings, connections: Sequence[SqlConnection], url: URL
+    ) -> AsyncIterator[PostgresqlCopies]:
         """Copy the database, and drop the copy at the end. Raises SagaError if that is not possible."""
+        connection = connections[0]
         _require_database_in_path(connection, url)
         address = _administrator_url(settings, connection, url)
         administrator = create_async_engine(
             address, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=session_arguments(address)
         )
-        copies = cls(connection, url, administrator)
+        copies = cls(connections, url, administrator)
         try:
             try:
                 await copies._copy_original()
@@ -94,15 +115,19 @@ class PostgresqlCopies:
     async def copy(self) -> AsyncIterator[URL]:
         name = f"{PREFIX}{self._run}_run"
         try:
-            await self._create(name, f"TEMPLATE {self._quoted(str(self.base.database))}")
+            await self._create(name, f"TEMPLATE {sql_name(str(self.base.database))}")
             yield self._url.set(database=name)
         finally:
             await self._drop(name)
 
+    def for_reading(self, url: URL) -> URL:
+        return self._administrator.url.set(database=url.database)
+
     async def _copy_original(self) -> None:
         base = str(self.base.database)
         async with self._administrator.connect() as session:
-            row = (await session.execute(_ORIGINAL, {"name": self._original})).one_or_none()
+            abandoned = await self._abandoned_copies(session)
+            row = await self._read_original(session)
             if row is None:
                 raise SagaError(
                     f"the server of the connection {self._connection.name} has no database {self._original}",
@@ -112,10 +137,12 @@ class PostgresqlCopies:
             role = self._url.username or (await session.exec_driver_sql("SELECT current_user")).scalar_one()
             written = await session.execute(_SETTINGS, {"name": self._original, "role": role})
             self._settings = list(written.scalars())
+        for name in abandoned:
+            await self._drop(name)
         if not may_create:
             raise self._refusal("its role may not create databases")
         if owns and not busy:
-            await self._create(base, f"TEMPLATE {self._quoted(self._original)}")
+            await self._create(base, f"TEMPLATE {sql_name(self._original)}")
         else:
             locale = f"LC_COLLATE {_literal(collation)} LC_CTYPE {_literal(characters)}"
             await self._create(base, f"TEMPLATE template0 ENCODING {_literal(encoding)} {locale}")
@@ -134,11 +161,15 @@ class PostgresqlCopies:
             )
 
     async def _create(self, name: str, source: str) -> None:
-        quoted = self._quoted(name)
-        owner = f" OWNER {self._quoted(self._url.username)}" if self._url.username else ""
+        quoted = sql_name(name)
+        owner = f" OWNER {sql_name(self._url.username)}" if self._url.username else ""
         async with self._administrator.connect() as session:
             await session.exec_driver_sql(_plain(f"CREATE DATABASE {quoted}{owner} {source}"))
+            owner_mark = _literal(f"{_MARK}{process_identity()}")
+            await session.exec_driver_sql(_plain(f"COMMENT ON DATABASE {quoted} IS {owner_mark}"))
             await session.exec_driver_sql(f"REVOKE CONNECT ON DATABASE {quoted} FROM PUBLIC")
+            for role in self._other_roles:
+                await session.exec_driver_sql(_plain(f"GRANT CONNECT ON DATABASE {quoted} TO {sql_name(role)}"))
             for setting in self._settings:
                 key, _, value = setting.partition("=")
                 shown = (value or "''") if key in _LISTS else _literal(value)
@@ -161,6 +192,30 @@ class PostgresqlCopies:
                 help=_DIRECT_URL,
             )
 
+    async def _read_original(self, session: AsyncConnection) -> Any:
+        """The row about the original; the server needs a moment until it has ended the command's own sessions there."""
+        row: Any = None
+        for _ in range(_BUSY_CHECKS):
+            row = (await session.execute(_ORIGINAL, {"name": self._original})).one_or_none()
+            if row is None or not row.busy:
+                break
+            await asyncio.sleep(_BUSY_INTERVAL)
+        return row
+
+    async def _abandoned_copies(self, session: AsyncConnection) -> list[str]:
+        """The copies whose process has ended on this machine; the names of those of other machines are kept."""
+        copies: Sequence[Any] = (await session.exec_driver_sql(_COPIES)).all()
+        abandoned: list[str] = []
+        unclear: list[str] = []
+        for name, comment in copies:
+            owner = (comment or "").removeprefix(_MARK)
+            if owner_is_dead(owner):
+                abandoned.append(name)
+            elif not is_of_this_machine(owner):
+                unclear.append(name)
+        self.of_other_runs = unclear
+        return abandoned
+
     async def _drop(self, name: str) -> None:
         """Drop a copy, with the transactions that are prepared in it."""
         async with self._administrator.connect() as session:
@@ -176,7 +231,7 @@ class PostgresqlCopies:
                     await session.exec_driver_sql(_plain(f"ROLLBACK PREPARED {_literal(gid)}"))
             await engine.dispose()
         async with self._administrator.connect() as session:
-            await session.exec_driver_sql(f"DROP DATABASE IF EXISTS {self._quoted(name)} WITH (FORCE)")
+            await session.exec_driver_sql(f"DROP DATABASE IF EXISTS {sql_name(name)} WITH (FORCE)")
 
     async def _restore_dump(self, base: str, *, is_superuser: bool) -> None:
         dump, restore = self._program("pg_dump"), self._program("pg_restore")
@@ -225,9 +280,6 @@ class PostgresqlCopies:
         return create_async_engine(
             url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=session_arguments(url)
         )
-
-    def _quoted(self, name: str) -> str:
-        return self._administrator.dialect.identifier_preparer.quote_identifier(name)
 
 
 def _require_database_in_path(connection: SqlConnection, url: URL) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from saga_workers.undo_check.undo_report import LeftRow, UndoReport, blamed_entries
+from saga_workers.undo_check.undo_report import LeftRow, UndoneOrder, UndoReport, blamed_entries
 from sagas.text.printable import printable_line
 from sagas.text.shortening import counted, shorten
 
@@ -16,7 +16,7 @@ _MAX_TEXT = 60
 
 
 def problem_lines(report: UndoReport) -> Iterator[str]:
-    """One line for each place in which rows are left, and for each operation that has failed."""
+    """One line for each place in which rows are left, each operation that has failed, and each way of other runs."""
     for place, blamed in blamed_entries(report.orders).items():
         order = next(order for order in report.orders if any(row.place == place for row in order.left))
         rows = [row for row in order.left if row.place == place]
@@ -29,6 +29,13 @@ def problem_lines(report: UndoReport) -> Iterator[str]:
             failed.setdefault(f"the {row['op']} of {row['step']} fails: {row['why']}", order)
     for line, order in failed.items():
         yield f"{line} (after {order.step}: {order.fault})"
+    deviating: dict[str, list[UndoneOrder]] = {}
+    for order in report.orders:
+        if order.deviation is not None:
+            deviating.setdefault(order.deviation, []).append(order)
+    for deviation, orders in deviating.items():
+        more = f" and {len(orders) - 1} more" if len(orders) > 1 else ""
+        yield f"the order {orders[0].step}/{orders[0].fault}{more} {deviation}"
 
 
 def _describe(rows: Sequence[LeftRow]) -> str:

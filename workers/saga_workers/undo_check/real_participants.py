@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
@@ -32,6 +32,9 @@ _ATTEMPTS = 3
 
 _MINIMUM_TIMEOUT = 30.0
 """Seconds of an attempt at least: a busy machine is not what is tested."""
+
+UndoAction = int | Literal["confirmed"]
+"""The action of `compensate` that has undone a step: the number of an alternate from 0, or its `confirmed`."""
 
 IN_DATABASE = ("sql", COMMIT, ROLLBACK, EMIT, RELEASE, DROP, RESTORE)
 """The built-in actions that work in one transaction of a database."""
@@ -69,8 +72,8 @@ class RealActions:
 class RealParticipants(Participants):
     """Performs the calls of database steps with ``databases``, under the faults of the script.
 
-    It runs in a thread of its own beside ``loop``, on which the databases are used. ``performed`` are the operations
-    that had an effect there: path and entry, and the operation.
+    It runs in a thread of its own beside ``loop``, on which the databases are used. ``performed`` are the forward
+    actions that had an effect there, as path and entry; ``undone_by`` has the undos, with the action of each.
     """
 
     def __init__(
@@ -81,7 +84,8 @@ class RealParticipants(Participants):
         self._loop = loop
         self._real = real
         self._late_calls: list[tuple[str, Call]] = []
-        self.performed: set[tuple[str, str]] = set()
+        self.performed: set[str] = set()
+        self.undone_by: set[tuple[str, UndoAction]] = set()
 
     def perform(
         self, definition: Definition, path: str, saga_id: str, call: Call, outcome: str, result: Any
@@ -138,8 +142,9 @@ class RealParticipants(Participants):
         elif call.op == "undo" and marker is None:
             effect.undone = True
             self.undone.append(effect.path + effect.entry)
-        if marker is None and call.op != "seal":
-            self.performed.add((effect.path + effect.entry, call.op))
+            self.undone_by.add((effect.path + effect.entry, _undo_action(effect, call)))
+        if call.op == "do" and marker is None:
+            self.performed.add(effect.path + effect.entry)
 
     def _attempts(self, saga_id: str, call: Call) -> Outcome:
         outcome = replace(self._attempt(saga_id, call), attempt=1)
@@ -158,3 +163,20 @@ class RealParticipants(Participants):
         attempt = self._dispatcher.perform(invocation, context)
         outcome = asyncio.run_coroutine_threadsafe(attempt, self._loop).result()
         return replace(outcome, result=decode_json(encode_json(outcome.result)))
+
+
+def undoes_confirmed_by_another_action(step: StepDefinition) -> bool:
+    """True if `compensate.confirmed` is an action of its own, as it is not for a step with held events."""
+    compensation = step.compensate
+    return (
+        compensation is not None
+        and compensation.confirmed is not None
+        and compensation.confirmed not in compensation.alternates
+    )
+
+
+def _undo_action(effect: Effect, call: Call) -> UndoAction:
+    if effect.confirmed and undoes_confirmed_by_another_action(effect.step):
+        return "confirmed"
+    alternate = call.key.rpartition("/")[2].partition(".")[2]  # the number is the end of the key, without that of 0
+    return int(alternate) if alternate.isdigit() else 0

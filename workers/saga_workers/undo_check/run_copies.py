@@ -2,121 +2,148 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import URL
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import set_up_database
-from saga_workers.undo_check.database_copies import DatabaseCopies, open_plain
-from saga_workers.undo_check.table_rows import (
+from saga_workers.undo_check.compared_tables import (
     ComparedTable,
-    Difference,
-    compare,
-    fingerprints,
-    read_sequences,
+    HiddenPlace,
+    SearchPath,
+    read_search_path,
     read_tables,
 )
+from saga_workers.undo_check.database_copies import DatabaseCopies, open_plain
+from saga_workers.undo_check.sequences import NextValue, read_sequences
+from saga_workers.undo_check.table_rows import Difference, compare, fingerprints
 from sagas.settings import SqlConnection
 
 
 @dataclass(slots=True)
 class CopiedDatabase:
-    """The copies of a connection's database, and its tables and sequences as they were before any run."""
+    """The copies of one database, and its tables and sequences as they were before any run.
 
-    connection: SqlConnection
+    ``connections`` lead to this database; the first one gives it its name in messages. ``hidden`` is not compared.
+    """
+
+    connections: Sequence[SqlConnection]
     copies: DatabaseCopies
+    path: SearchPath = field(default_factory=SearchPath)
     tables: list[ComparedTable] = field(default_factory=list)
     fingerprints: dict[ComparedTable, Any] = field(default_factory=dict)
-    sequences: dict[str, tuple[int, int]] = field(default_factory=dict)
+    sequences: Mapping[str, NextValue] = field(default_factory=dict)
+    hidden: list[HiddenPlace] = field(default_factory=list)
 
-    def at(self, url: URL) -> SqlConnection:
-        """The connection, to a copy."""
-        return self.connection.model_copy(update={"url_setting": url.render_as_string(hide_password=False)})
+    @property
+    def name(self) -> str:
+        return self.connections[0].name
+
+    def connections_to(self, copy: URL) -> Iterator[SqlConnection]:
+        """The connections, each with its own user and options, to a copy."""
+        for connection in self.connections:
+            url = make_url(connection.url).set(database=copy.database)
+            yield connection.model_copy(update={"url_setting": url.render_as_string(hide_password=False)})
 
 
-async def prepare(connection: SqlConnection, copies: DatabaseCopies, shards: int) -> CopiedDatabase:
-    """The copied database with the engine's tables, as the first run finds it. Raises SagaError."""
-    database = CopiedDatabase(connection, copies)
-    await set_up_database(database.at(copies.base), shards)
+async def prepare(connections: Sequence[SqlConnection], copies: DatabaseCopies, shards: int) -> CopiedDatabase:
+    """The copied database with the engine's tables, as each run finds it. Raises SagaError."""
+    database = CopiedDatabase(connections, copies)
+    for connection in database.connections_to(copies.base):
+        await set_up_database(connection, shards)
     try:
         async with _connected(copies.base) as session:
-            database.tables = await read_tables(session)
+            database.path = await read_search_path(session)
+        async with _reading(copies, copies.base) as session:
+            database.tables, hidden_tables = await read_tables(session, database.path)
             database.fingerprints = await fingerprints(session, database.tables)
-            database.sequences = await read_sequences(session)
+            database.sequences, hidden_sequences = await read_sequences(session, database.path)
+            database.hidden = [*hidden_tables, *hidden_sequences]
     except SQLAlchemyError as error:
-        raise unusable(connection, "the rows cannot be read", error) from error
+        raise unusable(connections[0], "the rows cannot be read", error) from error
     return database
 
 
 class RunCopies:
     """One copy of each database for the next run. A run that leaves its rows as they were does not use it up.
 
-    ``moved_sequences``: those that a run has moved on.
+    ``moved_sequences``: those that a run has moved on. ``are_new``: no run has used these copies.
     """
 
-    def __init__(self, databases: Mapping[str, CopiedDatabase]) -> None:
+    def __init__(self, databases: Sequence[CopiedDatabase]) -> None:
         self.databases = databases
         self.moved_sequences: set[str] = set()
+        self.are_new = True
         self._open = AsyncExitStack()
         self._urls: dict[str, URL] = {}
+        self._sequences: dict[str, Mapping[str, NextValue]] = {}
 
     @classmethod
     @asynccontextmanager
-    async def create(cls, databases: Mapping[str, CopiedDatabase]) -> AsyncIterator[RunCopies]:
+    async def create(cls, databases: Sequence[CopiedDatabase]) -> AsyncIterator[RunCopies]:
         """Delete the copies at the end."""
         copies = cls(databases)
         try:
             yield copies
         finally:
-            await copies.renew()
+            await copies.delete()
+
+    @property
+    def connection_names(self) -> set[str]:
+        return {connection.name for database in self.databases for connection in database.connections}
 
     async def connections(self) -> list[SqlConnection]:
-        """The connections to the copies, to which nobody else is connected."""
-        for name, database in self.databases.items():
+        """The connections to the copies, to which nobody else is connected, for one run."""
+        connections: list[SqlConnection] = []
+        self.are_new = not self._urls
+        for database in self.databases:
+            name = database.name
             if name not in self._urls:
                 self._urls[name] = await self._open.enter_async_context(database.copies.copy())
-        return [database.at(self._urls[name]) for name, database in self.databases.items()]
+                self._sequences[name] = database.sequences
+            connections += database.connections_to(self._urls[name])
+        return connections
 
-    async def renew(self) -> None:
-        """Delete the copies, so that the next run gets new ones."""
+    async def delete(self) -> None:
+        """Delete the copies, so that the next run gets new ones; nobody may be connected to them."""
         self._urls = {}
         await self._open.aclose()
         self._open = AsyncExitStack()
 
     async def differences(self) -> list[tuple[str, Difference]]:
-        """The name of a connection and what the last run has left in its database. Raises SagaError."""
+        """The name of a database and what the last run has left in it; call it once after each. Raises SagaError."""
         differences: list[tuple[str, Difference]] = []
-        for name, database in self.databases.items():
+        for database in self.databases:
+            copies, name = database.copies, database.name
             try:
-                async with _connected(database.copies.base) as before, _connected(self._urls[name]) as after:
+                async with (
+                    _reading(copies, copies.base) as before,
+                    _reading(copies, self._urls[name]) as after,
+                ):
                     now = await fingerprints(after, database.tables)
                     for table in database.tables:
                         if now[table] != database.fingerprints[table]:
                             differences += [(name, row) for row in await compare(before, after, table)]
-                    sequences = await read_sequences(after)
+                    sequences, _ = await read_sequences(after, database.path)
             except SQLAlchemyError as error:
-                raise unusable(database.connection, "the rows cannot be compared", error) from error
-            differences += [(name, row) for row in self._set_back(database.sequences, sequences)]
+                raise unusable(database.connections[0], "the rows cannot be compared", error) from error
+            differences += [(name, row) for row in self._set_back(self._sequences[name], sequences)]
+            self._sequences[name] = sequences
         return differences
 
-    def _set_back(
-        self, before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]
-    ) -> Iterator[Difference]:
+    def _set_back(self, before: Mapping[str, NextValue], after: Mapping[str, NextValue]) -> Iterator[Difference]:
         """The sequences that were set to an earlier value; those that have only moved on are noted."""
-        for name, (last, increment) in after.items():
-            if before.get(name) == (last, increment):
-                continue
-            earlier = before.get(name, (last, increment))[0]
-            if (last - earlier) * increment >= 0:
-                self.moved_sequences.add(name)
-            else:
+        for name, following in after.items():
+            if name in before and following.is_before(before[name]):
                 yield Difference(name, "sequence")
+            elif before.get(name) != following:
+                self.moved_sequences.add(name)
 
 
 @asynccontextmanager
@@ -127,3 +154,12 @@ async def _connected(url: URL) -> AsyncIterator[AsyncConnection]:
             yield connection
     finally:
         await engine.dispose()
+
+
+@asynccontextmanager
+async def _reading(copies: DatabaseCopies, url: URL) -> AsyncIterator[AsyncConnection]:
+    """A session that reads a copy, and for which functions and types are those of the server itself."""
+    async with _connected(copies.for_reading(url)) as connection:
+        if connection.dialect.name == "postgresql":
+            await connection.exec_driver_sql("SET search_path TO pg_catalog")
+        yield connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from urllib.parse import quote
@@ -34,6 +34,7 @@ class SqliteCopies:
         except sqlite3.Error as error:
             raise SagaError(f"the database of the connection {name} cannot be copied: {error}") from error
         self.base = url.set(database=str(file))
+        self.of_other_runs: Sequence[str] = ()
 
     @asynccontextmanager
     async def copy(self) -> AsyncIterator[URL]:
@@ -44,3 +45,6 @@ class SqliteCopies:
         finally:
             for each in self._folder.glob(f"{file.name}*"):
                 each.unlink(missing_ok=True)
+
+    def for_reading(self, url: URL) -> URL:
+        return url

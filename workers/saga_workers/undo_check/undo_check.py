@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from saga_activities.automatic import row_locks
 from saga_activities.connections import DatabaseConnections
-from saga_workers.undo_check.database_copies import open_copies
+from saga_workers.undo_check.copies_folder import copies_folder
+from saga_workers.undo_check.database_copies import by_database, open_copies
+from saga_workers.undo_check.deviations import deviation
+from saga_workers.undo_check.planned_orders import OrderPlan, choose, planned_orders
 from saga_workers.undo_check.real_participants import RealActions, RealParticipants
 from saga_workers.undo_check.run_copies import CopiedDatabase, RunCopies, prepare
-from saga_workers.undo_check.step_verdicts import step_verdicts
-from saga_workers.undo_check.undo_report import LeftRow, UndoneOrder, UndoReport
+from saga_workers.undo_check.step_verdicts import Evidence, step_verdicts
+from saga_workers.undo_check.undo_report import HiddenTable, LeftRow, UndoneOrder, UndoReport
 from saga_workers.undo_check.waivers import apply_waivers
 from sagas.definition.model import Definition, is_nested
 from sagas.errors import SagaError, UsageError
 from sagas.project import Project
 from sagas.settings import SqlConnection
-from sagas.simulation import Script, SimulatedRun, environment_of, simulate
-from sagas.simulation.failure_points import PlannedFault, planned_faults, require_completed
+from sagas.simulation import Script, SimulatedRun, environment_of
+from sagas.simulation.failure_points import require_completed
 from sagas.simulation.simulator import simulate_calls
 
 DEFAULT_LIMIT = 100
@@ -56,15 +58,15 @@ async def verify_undo(
     """
     definitions = _with_nested(project, definition)
     connections = _connections(project, definitions)
-    with tempfile.TemporaryDirectory(prefix="saga-verify-undo-") as folder:
-        async with AsyncExitStack() as stack:
-            copied: dict[str, CopiedDatabase] = {}
-            for connection in connections:
-                copies = await stack.enter_async_context(open_copies(project.settings, connection, Path(folder)))
-                copied[connection.name] = await prepare(connection, copies, project.settings.kafka.shards)
-            run_copies = await stack.enter_async_context(RunCopies.create(copied))
-            check = _UndoCheck(project, definition, definitions, run_copies)
-            return await check.run(inputs, results or {}, limit)
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(copies_folder())
+        copied: list[CopiedDatabase] = []
+        for same in await by_database(connections):
+            copies = await stack.enter_async_context(open_copies(project.settings, same, folder))
+            copied.append(await prepare(same, copies, project.settings.kafka.shards))
+        run_copies = await stack.enter_async_context(RunCopies.create(copied))
+        check = _UndoCheck(project, definition, definitions, run_copies)
+        return await check.run(inputs, results or {}, limit)
 
 
 class _UndoCheck:
@@ -80,86 +82,88 @@ class _UndoCheck:
         self._definitions = definitions
         self._copies = copies
         self._environment = environment_of(project)
-        self._real = RealActions(project.actions, copies.databases)
+        self._real = RealActions(project.actions, copies.connection_names)
         self._used_waivers: set[str] = set()
 
     async def run(self, inputs: Sequence[GivenInput], results: Mapping[str, Any], limit: int) -> UndoReport:
-        given, script, usual = await self._complete(inputs, results)
-        planned = self._planned(given, script, usual)
-        chosen = _choose(planned, limit)
-        orders = [await self._run_order(given, fault) for fault in chosen]
+        given, script, usual, participants = await self._complete(inputs, results)
+        made = {effect.path + effect.entry: effect.result for effect in participants.effects() if effect.done}
+        planned = planned_orders(self._definition, given.value, script, usual, made, self._environment)
+        chosen = choose(planned, limit)
+        orders = [await self._run_order(given, order) for order in chosen]
         waivers = [name for definition in self._definitions for name in _all_waivers(definition)]
-        steps = step_verdicts(self._definition, self._project.definitions, self._real, orders, len(planned) > limit)
+        hidden = self._hidden_tables()
+        evidence = Evidence(planned, orders, hidden, usual.document["undo_refusal"])
         return UndoReport(
             self._definition.saga,
             given.value,
             given.source,
             tuple(orders),
-            tuple(steps),
+            tuple(step_verdicts(self._definition, self._project.definitions, self._real, evidence)),
             len(planned) - len(chosen),
             tuple(sorted(self._copies.moved_sequences)),
             tuple(name for name in dict.fromkeys(waivers) if name not in self._used_waivers),
             any(step.compensate is not None for definition in self._definitions for step in definition.steps),
+            tuple(dict.fromkeys(table for tables in hidden.values() for table in tables)),
+            tuple(name for database in self._copies.databases for name in database.copies.of_other_runs),
         )
 
     async def _complete(
         self, inputs: Sequence[GivenInput], results: Mapping[str, Any]
-    ) -> tuple[GivenInput, Script, SimulatedRun]:
+    ) -> tuple[GivenInput, Script, SimulatedRun, RealParticipants]:
         """The first input with which the saga completes on the databases, and its run."""
         first_error: SagaError | None = None
         for given in inputs:
             script = Script(results=results, input_is_sample=given.is_sample)
             try:
-                usual, _ = await self._run(self._definition, given, script)
+                usual, participants = await self._run(self._definition, given, script)
                 require_completed(self._definition, script, usual)
-                return given, script, usual
+                return given, script, usual, participants
             except UsageError:
                 if len(inputs) == 1:
                     raise
             except SagaError as error:
                 first_error = first_error or error
             finally:
-                await self._copies.renew()
+                await self._copies.delete()
         raise first_error or UsageError("none of the inputs is valid", help="give one with --input '{…}'")
 
-    def _planned(
-        self, given: GivenInput, script: Script, usual: SimulatedRun
-    ) -> list[tuple[PlannedFault, tuple[str, ...]]]:
-        """The faults after which `saga simulate` ends COMPENSATED, with what is undone, the shortest order first."""
-        results = {row["id"]: row["result"] for row in usual.steps if row["outcome"] == "done"}
-        planned = []
-        for fault in planned_faults(self._definition, script, usual):
-            with_results = Script(**{**_fields(fault.script), "results": {**results, **fault.script.results}})
-            run = simulate(fault.definition, given.value, with_results, self._environment)
-            if run.state == "COMPENSATED":
-                planned.append((fault, tuple(run.undone)))
-        return sorted(planned, key=lambda each: len(each[1]))
+    async def _run_order(self, given: GivenInput, order: OrderPlan) -> UndoneOrder:
+        """Run one order; a problem counts only on new copies, where no earlier order can have caused it."""
+        undone = await self._run_once(given, order)
+        if not undone.is_clean and not self._copies.are_new:
+            await self._copies.delete()
+            undone = await self._run_once(given, order)
+        if undone.left or not undone.is_clean or any(database.hidden for database in self._copies.databases):
+            await self._copies.delete()
+        return undone
 
-    async def _run_order(self, given: GivenInput, fault: PlannedFault) -> UndoneOrder:
+    async def _run_once(self, given: GivenInput, order: OrderPlan) -> UndoneOrder:
+        fault = order.fault
         run, participants = await self._run(fault.definition, given, fault.script)
+        deviates = deviation(order.simulated, run)
         left = await self._left(participants) if run.state == "COMPENSATED" else []
-        performed = participants.performed
-        verified = {entry for entry, op in performed if op == "undo" and (entry, "do") in performed}
-        order = UndoneOrder(
+        undone_by = participants.undone_by if run.state == "COMPENSATED" and deviates is None else ()
+        return UndoneOrder(
             fault.step,
             fault.fault,
             run.state,
             tuple(run.undone),
-            frozenset(verified if run.state == "COMPENSATED" else ()),
+            frozenset(each for each in undone_by if each[0] in participants.performed),
             tuple(left),
             tuple(run.parked),
+            order.undone,
+            deviates,
         )
-        if left or not order.is_clean:
-            await self._copies.renew()
-        return order
 
     async def _run(
         self, definition: Definition, given: GivenInput, script: Script
     ) -> tuple[SimulatedRun, RealParticipants]:
-        """One run on the copies."""
+        """One run on the copies, after which its rows are unlocked as at the end of every saga."""
         databases = DatabaseConnections(await self._copies.connections(), pool_size=_POOL_SIZE)
         loop = asyncio.get_running_loop()
         participants = RealParticipants(self._project.actions, databases, loop, self._real)
+        saga_id = f"verify-undo-{uuid.uuid4().hex[:12]}"
         try:
             run, _ = await asyncio.to_thread(
                 simulate_calls,
@@ -167,12 +171,25 @@ class _UndoCheck:
                 given.value,
                 script,
                 self._environment,
-                saga_id=f"verify-undo-{uuid.uuid4().hex[:12]}",
+                saga_id=saga_id,
                 participants=participants,
             )
+            for name in databases.names():
+                await row_locks.release(databases.engine(name), saga_id)
         finally:
             await databases.close()
         return run, participants
+
+    def _hidden_tables(self) -> dict[str, list[HiddenTable]]:
+        """Tables that are not compared, by the connections that lead there, without those in `undo_leaves`."""
+        allowed = {name for definition in self._definitions for name in definition.undo_leaves}
+        hidden: dict[str, list[HiddenTable]] = {}
+        for database in self._copies.databases:
+            places = [place for place in database.hidden if place.name not in allowed]
+            self._used_waivers |= {place.name for place in database.hidden}
+            for connection in database.connections:
+                hidden[connection.name] = [HiddenTable(database.name, place.name, place.why) for place in places]
+        return hidden
 
     async def _left(self, participants: RealParticipants) -> list[LeftRow]:
         waivers = {name for definition in self._definitions for name in definition.undo_leaves}
@@ -185,21 +202,6 @@ class _UndoCheck:
             self._used_waivers |= used
             left.append(LeftRow(name, shown, waived))
         return left
-
-
-def _fields(script: Script) -> dict[str, Any]:
-    return {name: getattr(script, name) for name in Script.__slots__}
-
-
-def _choose(planned: Sequence[tuple[PlannedFault, tuple[str, ...]]], limit: int) -> list[PlannedFault]:
-    """At most ``limit`` of the faults: one of each order of undos first."""
-    seen: set[tuple[str, ...]] = set()
-    firsts, others = [], []
-    for fault, undone in planned:
-        (others if undone in seen else firsts).append(fault)
-        seen.add(undone)
-    chosen = {id(fault) for fault in [*firsts, *others][:limit]}
-    return [fault for fault, _ in planned if id(fault) in chosen]
 
 
 def _all_waivers(definition: Definition) -> Iterator[str]:

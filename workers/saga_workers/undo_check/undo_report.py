@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from saga_workers.undo_check.real_participants import UndoAction
 from saga_workers.undo_check.table_rows import Difference
 
 VERIFIED, DIFFERS, NOT_VERIFIED = "verified", "differs", "not verified"
@@ -41,21 +42,29 @@ class LeftRow:
 class UndoneOrder:
     """One run: the fault at a step that has led backward, and the entries in the order in which they were undone.
 
-    ``verified``: those whose effect and undo have both run on the databases. ``parked``: the operations that wait for
-    an operator, because an undo has failed.
+    ``verified``: those whose effect and undo have both run on the databases, with the action of the undo. ``parked``:
+    the operations that wait for an operator, because an undo has failed. ``simulated``: what the simulated run with
+    the fault undoes; ``deviation``: how this run differs from it, as the end of a sentence.
     """
 
     step: str
     fault: str
     state: str
     undone: tuple[str, ...]
-    verified: frozenset[str]
+    verified: frozenset[tuple[str, UndoAction]]
     left: tuple[LeftRow, ...]
     parked: tuple[Mapping[str, Any], ...] = ()
+    simulated: tuple[str, ...] = ()
+    deviation: str | None = None
 
     @property
     def is_clean(self) -> bool:
-        return self.state == "COMPENSATED" and all(row.waived for row in self.left)
+        return self.deviation is None and not self.leaves_rows
+
+    @property
+    def leaves_rows(self) -> bool:
+        """True also if an undo has failed."""
+        return bool(self.parked) or not all(row.waived for row in self.left)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -65,6 +74,7 @@ class UndoneOrder:
             "undone": list(self.undone),
             "differences": [row.to_json() for row in self.left],
             "parked": [{"step": row["step"], "op": row["op"], "why": row["why"]} for row in self.parked],
+            "deviation": self.deviation,
         }
 
 
@@ -85,10 +95,23 @@ class StepVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenTable:
+    """A table, a sequence or the large objects of a database that cannot be compared, and why."""
+
+    connection: str
+    name: str
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"connection": self.connection, "table": self.name, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
 class UndoReport:
     """``sequences`` have only moved on, which no rollback of a database undoes either. ``omitted``: orders that the
     limit has left out. ``unused_waivers``: entries of `undo_leaves` to which nothing corresponded. ``has_undo``: a step
-    of the saga has a compensation.
+    of the saga has a compensation. ``hidden``: what was not compared. ``other_copies``: databases that another run of
+    the command has made and may have left.
     """
 
     saga: str
@@ -100,6 +123,8 @@ class UndoReport:
     sequences: tuple[str, ...] = ()
     unused_waivers: tuple[str, ...] = ()
     has_undo: bool = True
+    hidden: tuple[HiddenTable, ...] = ()
+    other_copies: tuple[str, ...] = ()
 
     @property
     def differs(self) -> bool:
@@ -120,6 +145,8 @@ class UndoReport:
             "omitted_orders": self.omitted,
             "sequences": list(self.sequences),
             "unused_waivers": list(self.unused_waivers),
+            "not_compared": [table.to_json() for table in self.hidden],
+            "other_copies": list(self.other_copies),
         }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from saga_cli.exit_codes import DIFFERENCES, FAILED
 from saga_cli.inputs import read_input
 from saga_cli.output import print_document
 from saga_cli.shared_options import json_object
+from saga_cli.stop_signals import run_and_clean_up
 
 
 def verify_undo(
@@ -26,10 +26,11 @@ def verify_undo(
 ) -> int:
     """Verify that the undos of a saga restore all rows, on a copy of its databases; the databases are only read.
 
-    Runs the saga for each fault of `saga simulate` that leads backward. Steps in SQL and Python actions with a
-    connection are performed, and so are their undos; other steps, such as http, are named as not verified. Exit code 8
-    if rows, columns or sequences are not as before, except those that `undo_leaves` of the definition names; 1 if the
-    saga does not complete without a fault, or none of its undos could be verified.
+    Runs the saga for each fault of `saga simulate` that leads backward, and undoes it as `saga undo` does. Steps in SQL
+    and Python actions with a connection are performed, and so are their undos; other steps, such as http, are named as
+    not verified. Exit code 8 if rows, columns or sequences are not as before, except those that `undo_leaves` of the
+    definition names, or if a run does not undo what it undoes in `saga simulate`; 1 if the saga does not complete
+    without a fault, or none of its undos could be verified.
     """
     from saga_cli.render.undo_report import print_undo_report
     from saga_workers.undo_check.tested_inputs import inputs_of_tests
@@ -46,7 +47,7 @@ def verify_undo(
         sample = GivenInput(sample_input(definition, environment_of(project)), "a generated one", is_sample=True)
         inputs = [*inputs_of_tests(project.settings.root, name), sample]
     given = {} if results is None else json_object(results, "--results")
-    report = asyncio.run(verify(project, definition, inputs, given, limit))
+    report = run_and_clean_up(verify(project, definition, inputs, given, limit))
     print_document(report.to_json(), human=lambda: print_undo_report(definition, report))
     if report.differs:
         return DIFFERENCES
