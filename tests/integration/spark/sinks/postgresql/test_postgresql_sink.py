@@ -97,6 +97,18 @@ def test_a_deleted_row_without_a_key_is_reported_missing(warehouse: Warehouse) -
     assert warehouse.rows("log") == ["(a)"]
 
 
+def test_changed_rows_of_a_table_with_columns_b_and_t_are_reported(warehouse: Warehouse) -> None:
+    warehouse.run("create table log (id text primary key, b text, t text)")
+    warehouse.run("insert into log values ('x', 'b', 'old')")
+    ours = warehouse.stage(warehouse.output("merge", "log", key="id"), [{"id": "x", "b": "b", "t": "new"}])
+    warehouse.publish(ours)
+    warehouse.run("update log set t = 'other'")
+    with pytest.raises(UndoConflict, match=r"1 row of public\.log was changed") as refused:
+        warehouse.revert(ours)
+    [sample] = refused.value.report["samples"]
+    assert (sample["before"], sample["now"]["t"]) == ({"t": "old"}, "other")
+
+
 @pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("mode", MODES)
 def test_undo_of_rows_changed_by_others_is_refused(warehouse: Warehouse, mode: str) -> None:
