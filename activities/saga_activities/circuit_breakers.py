@@ -91,6 +91,7 @@ class CircuitBreakers:
         self._engine = engine
         self._open: dict[str, OpenBreaker] = {}
         self._due: dict[str, float] = {}
+        self._since: dict[str, float] = {}
         self._unshared: set[str] = set()
         self._read_at: float | None = None
         self._failed = False
@@ -125,12 +126,12 @@ class CircuitBreakers:
         opened = [self._open[name] for name in broken if name in self._open]
         for breaker in opened:  # before any is claimed, which would keep other attempts from it
             if not is_single or not self._is_due(breaker):
-                return held_outcome(breaker.pause, attempt, hold_interval(breaker.pause))
+                return held_outcome(breaker.pause, attempt, self._interval(breaker))
         probes: list[OpenBreaker] = []
         for breaker in opened:
             if not await self._claim(breaker, seconds):
                 await self._release(probes, wait=0.0)
-                return held_outcome(breaker.pause, attempt, hold_interval(breaker.pause))
+                return held_outcome(breaker.pause, attempt, self._interval(breaker))
             probes.append(breaker)
         return AdmittedAttempt(broken, tuple(probes), counts=len(needs) == 1 and not runs_spark(invocation))
 
@@ -154,7 +155,7 @@ class CircuitBreakers:
         failed = [self._open[name] for name in attempt.needs if answers[name] is False and name in self._open]
         if not failed:
             return outcomes
-        wait = max(hold_interval(breaker.pause) for breaker in failed)
+        wait = max(self._interval(breaker) for breaker in failed)
         return [self._uncharged(outcome, wait, failed) for outcome in outcomes]
 
     def _answered(self, name: str, outcomes: Sequence[Outcome | None]) -> bool | None:
@@ -197,9 +198,15 @@ class CircuitBreakers:
             if name in self._open:
                 return
             log.warning("the circuit breaker of the connection %s opens: %s", name, breaker.reason)
-            self._open[name], self._due[name] = breaker, time.monotonic() + breaker.due_in
+            self._open[name], self._since[name] = breaker, time.monotonic()
+            self._due[name] = self._since[name] + breaker.due_in
             self._windows[name].clear()
-            if await self._ask(lambda engine: rows.insert_breaker(engine, breaker)):
+
+            async def share(engine: AsyncEngine) -> None:
+                self._open[name] = replace(breaker, opened_at=await rows.current_time(engine))
+                await rows.insert_breaker(engine, self._open[name])
+
+            if await self._ask(share):
                 await self._refresh()  # another worker may have opened it before
             else:
                 self._unshared.add(name)
@@ -208,6 +215,11 @@ class CircuitBreakers:
         await self._ask(lambda engine: rows.close_breaker(engine, breaker))
         async with self._lock:
             self._forget(breaker.connection)
+
+    def _interval(self, breaker: OpenBreaker) -> float:
+        """Seconds until an attempt asks again that is held back; it may have closed meanwhile."""
+        now = time.monotonic()
+        return hold_interval(now - self._since.get(breaker.connection, now))
 
     def _is_due(self, breaker: OpenBreaker) -> bool:
         return time.monotonic() >= self._due.get(breaker.connection, 0.0)
@@ -265,11 +277,14 @@ class CircuitBreakers:
             self._forget(name)
         self._open |= current
         self._due |= {name: self._read_at + breaker.due_in for name, breaker in current.items()}
+        for name, breaker in current.items():
+            self._since.setdefault(name, self._read_at - breaker.age)
 
     def _forget(self, name: str) -> None:
         if self._open.pop(name, None) is not None:
             log.info("the circuit breaker of the connection %s is closed", name)
         self._due.pop(name, None)
+        self._since.pop(name, None)
         self._unshared.discard(name)
         self._windows[name].clear()
 

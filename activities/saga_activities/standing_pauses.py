@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import datetime
 
 from saga_activities.needed_connections import NeededConnections, makes_call
 from sagas.errors import SagaError
@@ -49,6 +48,7 @@ class StandingPauses:
         self._enclosing_names = enclosing_names
         self._pauses: Sequence[StandingPause] = ()
         self._read_at: float | None = None
+        self._known_at = 0.0
         self._failed = False
         self._lock = asyncio.Lock()
 
@@ -63,6 +63,7 @@ class StandingPauses:
         try:
             async with asyncio.timeout(_READ_TIMEOUT):
                 self._pauses = await self._read()
+            self._known_at = time.monotonic()
             self._failed = False
         except (SagaError, TimeoutError) as error:
             if not self._failed:  # once, not at every attempt
@@ -82,10 +83,12 @@ class StandingPauses:
         if any(pause.kind == "saga" for pause in pauses):
             needed |= {("saga", name) for name in await self._enclosing_names(invocation.saga_id)}
         pause = next((pause for pause in pauses if (pause.kind, pause.name) in needed), None)
-        return None if pause is None else held_outcome(pause, attempt, hold_interval(pause))
+        return None if pause is None else held_outcome(pause, attempt, self._interval(pause))
+
+    def _interval(self, pause: StandingPause) -> float:
+        return hold_interval(pause.age + time.monotonic() - self._known_at)
 
 
-def hold_interval(pause: StandingPause) -> float:
-    """Seconds until an attempt asks again that was held back."""
-    so_far = time.time() - datetime.fromisoformat(pause.at).timestamp()
+def hold_interval(so_far: float) -> float:
+    """Seconds until an attempt asks again that is held back; ``so_far``: the seconds of the pause."""
     return min(max(so_far / 10, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -144,7 +143,7 @@ def reply(*replies: tuple[str, str, Any]) -> After:
             key = f"{id}/ask{ending}"
             row = await until(lambda key=key: waits(key))
             given = Reply(key, outcome, json.dumps(value), row.reply_topic, row.reply_token)
-            _, request = await kafka_request.record_reply(engine, given, time.time())
+            _, request = await kafka_request.record_reply(engine, given)
             assert request is not None
             await complete_attempt(client.temporal, request, key)
         await databases.close()

@@ -8,12 +8,12 @@ is over. A duplicate attempt is never a reason to delete a row.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 from sqlalchemy import TextClause, bindparam, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.guard.tables import now_sql
 from saga_activities.guard.two_phase.prepared import sagas_with_prepared
 
 RETENTION = 30 * 24 * 3600.0
@@ -23,9 +23,7 @@ PORTION = 1000
 """Sagas purged at a time, so that the purge never holds many locks."""
 
 _SELECT_WATERMARK = text("SELECT watermark FROM saga_watermark WHERE id = 1")
-_RAISE_WATERMARK = text(
-    "UPDATE saga_watermark SET watermark = :mark, raised_at = :now WHERE id = 1 AND watermark < :mark"
-)
+_RAISE_WATERMARK = "UPDATE saga_watermark SET watermark = :mark, raised_at = {now} WHERE id = 1 AND watermark < :mark"
 RESET = "update saga_watermark set watermark = {now} where id = 1"
 """Takes back a watermark in the future, and leaves it at the present time: every saga that was purged below it has
 started earlier, so its late attempts are still refused.
@@ -62,7 +60,8 @@ async def read(engine: AsyncEngine) -> float:
 async def raise_to(engine: AsyncEngine, mark: float) -> float:
     """Raise the watermark to ``mark``; it never goes down. Returns its current value."""
     async with engine.connect() as connection:
-        await connection.execute(_RAISE_WATERMARK, {"mark": mark, "now": time.time()})
+        raised = _RAISE_WATERMARK.format(now=now_sql(engine.dialect.name))
+        await connection.execute(text(raised), {"mark": mark})
         return float((await connection.execute(_SELECT_WATERMARK)).scalar() or 0.0)
 
 

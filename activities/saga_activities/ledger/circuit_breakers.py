@@ -1,6 +1,7 @@
 """The circuit breakers that are open: a row of the ledger for each, which all workers read.
 
-Its times are those of the ledger's database, so clocks of workers may differ.
+Its times are those of the ledger's database, so clocks of workers may differ. Only one that has opened while that does
+not answer keeps the time of its worker.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.database_clock import database_datetime
 from saga_activities.guard.tables import now_sql
 from saga_activities.ledger.tables import circuit_breaker_table
 from sagas.definition.times import format_timestamp
@@ -26,7 +28,7 @@ class OpenBreaker:
     """The open circuit breaker of a connection.
 
     ``due_in``: seconds until an attempt may be made. ``probing``: an attempt is being made, which has that time; the
-    circuit breaker is half-open.
+    circuit breaker is half-open. ``age``: seconds since it has opened, when it was read.
     """
 
     connection: str
@@ -34,6 +36,7 @@ class OpenBreaker:
     reason: str
     due_in: float
     probing: bool = False
+    age: float = 0.0
 
     @property
     def pause(self) -> StandingPause:
@@ -44,11 +47,27 @@ class OpenBreaker:
 
 async def read_breakers(engine: AsyncEngine) -> list[OpenBreaker]:
     """The circuit breakers that are open, the oldest first."""
-    due_in = (_ROW.probe_at - _now(engine)).label("due_in")
-    query = sa.select(_ROW.connection, _ROW.opened_at, _ROW.reason, due_in, _ROW.probing).order_by(_ROW.opened_at)
+    now = _now(engine).label("now")
+    query = sa.select(_ROW.connection, _ROW.opened_at, _ROW.reason, _ROW.probe_at, _ROW.probing, now)
     async with engine.connect() as connection:
-        rows = (await connection.execute(query)).all()
-    return [OpenBreaker(row.connection, row.opened_at, row.reason, float(row.due_in), row.probing == 1) for row in rows]
+        rows = (await connection.execute(query.order_by(_ROW.opened_at))).all()
+    return [
+        OpenBreaker(
+            row.connection,
+            row.opened_at,
+            row.reason,
+            due_in=float(row.probe_at) - float(row.now),
+            probing=row.probing == 1,
+            age=float(row.now) - row.opened_at.timestamp(),
+        )
+        for row in rows
+    ]
+
+
+async def current_time(engine: AsyncEngine) -> datetime:
+    """The time for :attr:`OpenBreaker.opened_at`."""
+    async with engine.connect() as connection:
+        return await database_datetime(connection)
 
 
 async def insert_breaker(engine: AsyncEngine, breaker: OpenBreaker) -> None:

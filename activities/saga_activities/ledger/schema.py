@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from saga_activities.database_clock import database_datetime
 from saga_activities.guard.schema import (
     DIALECTS,
     MYSQL_DIALECTS,
@@ -56,7 +57,7 @@ async def create_ledger(engine: AsyncEngine) -> None:
         if not await has_version(connection, "ledger", LEDGER_VERSION):
             for statement in _table_ddl(connection.dialect):
                 await connection.exec_driver_sql(statement)
-        await add_months(connection, datetime.now(UTC))
+        await add_months(connection, await database_datetime(connection))
         await insert_once(connection, insert_version("ledger", LEDGER_VERSION))
 
 

@@ -29,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.attempt_context import AttemptContext, ReplyPending
 from saga_activities.connections import DatabaseConnections
+from saga_activities.database_clock import DatabaseNow
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.stored_values import StoredValues, stored_values
@@ -287,7 +288,7 @@ async def register_waiter(sql: SqlSession, key: str, row: RequestRow) -> None:
 
 
 async def record_reply(
-    engine: AsyncEngine, reply: Reply, now: float, *, token_required: bool = True
+    engine: AsyncEngine, reply: Reply, *, token_required: bool = True
 ) -> tuple[bool, RequestRow | None]:
     """Write a reply. Returns whether it was the first one, and the row; None if there is no such command (any more).
 
@@ -298,7 +299,7 @@ async def record_reply(
     """
     stored = stored_values(engine)
     data = stored.encrypt_json(request_place(reply.key, "data"), reply.data)
-    values = {"outcome": reply.outcome, "data": data, "answered_at": now}
+    values = {"outcome": reply.outcome, "data": data, "answered_at": DatabaseNow()}
     here = request_table.c.step_key == reply.key
     async with engine.connect() as connection:
         row = (await connection.execute(_select_row(reply.key))).first()

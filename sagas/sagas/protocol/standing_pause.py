@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sagas.protocol.outcomes import PAUSED, Failure, Outcome
@@ -21,13 +21,17 @@ CIRCUIT_BREAKER = "the circuit breaker"
 
 @dataclass(frozen=True, slots=True)
 class StandingPause:
-    """A pause that also holds for sagas that are started later, until it is resumed. ``at``: its begin, a timestamp."""
+    """A pause that also holds for sagas that are started later, until it is resumed.
+
+    ``at``: its begin, a timestamp. ``age``: seconds since then when it was read, by the clock that ``at`` is from.
+    """
 
     kind: HoldKind
     name: str
     at: str
     who: str
     reason: str | None = None
+    age: float = field(default=0.0, compare=False)
 
     @property
     def text(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,7 @@ async def test_chunks_wait_without_attempts(bank: Bank, monkeypatch: pytest.Monk
     monkeypatch.setattr(standing_pauses, "MAX_AGE", 0.0)
     bank.open_accounts(200)
     engine = create_async_engine(async_url(bank.url, bank.project.settings.root))
-    since = datetime.now(UTC)
-    assert await begin_pause(engine, "connection", "bank", who="mia", reason="a move", since=since)
+    assert await begin_pause(engine, "connection", "bank", who="mia", reason="a move")
     bulk = await start_bulk(bank, "transfer", [transfer(number) for number in range(1, 51)])
 
     async def sizes() -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from saga_workers.stuck import stuck_sagas
-from saga_workers.views import answering
+from saga_workers.temporal import temporal_runs
 from tests.helpers.processes import WorkerProcess
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.cli.conftest import CommandLine, fresh
@@ -58,7 +58,7 @@ async def test_an_unresponsive_saga_is_listed_as_stuck_while_the_server_lists_it
 ) -> None:
     """Six seconds after the worker was killed on an idle machine; by the server's list it would be ninety or more."""
     # However long it takes on a busy machine, the worker counts as listed: only a missing answer shows that it is gone.
-    monkeypatch.setattr(answering, "POLLER_TIMEOUT", float("inf"))
+    monkeypatch.setattr(temporal_runs, "POLLER_TIMEOUT", float("inf"))
     id = await waiting(cli_with_worker_process)
     await until_nothing_is_stuck(cli_with_worker_process)
     getattr(worker, how)()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.ledger.pauses import begin_pause
@@ -26,7 +24,7 @@ CHARGE = """
 
 
 async def pause(orders: AsyncEngine, kind: PauseKind, name: str) -> None:
-    assert await begin_pause(orders, kind, name, who="mia", reason="a move", since=datetime.now(UTC))
+    assert await begin_pause(orders, kind, name, who="mia", reason="a move")
 
 
 async def held(client: Client, saga_id: str, *ids: str) -> SagaView:

@@ -108,7 +108,7 @@ async def test_the_reply_to_another_saga_is_no_reply(database: GuardDatabase) ->
         for key in ("s-1", "s-2"):
             await request(connection, key)
             reply = Reply(key, "done", f'"reply to {key}"', "replies", f"token of {key}")
-            await kafka_request.record_reply(database.engine, reply, time.time())
+            await kafka_request.record_reply(database.engine, reply)
         assert (await request(connection, "s-1")).data == '"reply to s-1"'
         await swap(database, "saga_request", "data", by="step_key")
         with pytest.raises(ChangedRow, match=CHANGED):

@@ -12,11 +12,17 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.database_clock import time_of
 from saga_activities.enqueued.tables import create_tables
+from saga_activities.guard import watermark
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.ledger import audit, claims
+from saga_activities.ledger import audit, circuit_breakers, claims, pauses
 from saga_activities.ledger.records import NewClaim
 from saga_activities.ledger.schema import create_ledger
+from saga_activities.messaging import inbox, kafka_request
 from saga_activities.messaging.outbox import insert_events
+from saga_spark import output_records
+from saga_spark.manifest import Target
+from saga_spark.settings import SparkSettings
+from saga_spark.staging.stage_area import SagaLiveness, clean_up_stage
 from saga_workers.enqueued.enqueued_table import EnqueuedTable
 from saga_workers.enqueued.row_decisions import drop_row
 from saga_workers.relay.check_back import CheckBack
@@ -25,11 +31,13 @@ from saga_workers.relay.shard import make_reader
 from sagas.actions.events import Event
 from sagas.errors import SagaError
 from sagas.protocol.messages import GuardSpec
+from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.settings import Settings, SqlConnection
 from sagas.settings.enqueue import EnqueueSettings
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 from tests.integration.guard.test_outbox_rows import rows as rows
+from tests.integration.ledger.test_shared_circuit_breakers import CALL, DOWN, attempt, worker
 
 DAY = 86_400.0
 
@@ -142,3 +150,96 @@ async def test_a_forget_is_recorded_when_it_begins(guard_database: GuardDatabase
     records = await audit.begin_forgetting(engine, [saga_id], who="ada", reason=None, not_before=later)
     assert await audit.is_forgetting(engine, saga_id, later)
     await audit.withdraw_forgetting(engine, records)
+
+
+async def test_a_message_is_not_old_when_it_is_received(guard_database: GuardDatabase, wrong_clock: float) -> None:
+    async def receive(sql: SqlSession | None) -> None:
+        assert sql is not None
+        await inbox.record(sql, inbox.InboxRow("shop", "m-1", "orders", "t", 0, 1, "digest"), "DONE")
+
+    outcome = await guard_database.guard.run_probe(new_address(), receive, **clock())
+    assert outcome.kind == "done", outcome.failure
+    engine = guard_database.engine
+    now = await time_of(engine)
+    assert await inbox.purge(engine, now - 3600) == 0
+    assert await inbox.purge(engine, now + 3600) == 1
+
+
+async def test_a_reply_is_recorded_at_the_time_of_the_database(
+    guard_database: GuardDatabase, wrong_clock: float
+) -> None:
+    key = new_address()
+    row = {"step_key": str(key), **key.values, "op": "do", "created_at": 0.0, "reply_topic": None, "reply_token": None}
+
+    async def request(sql: SqlSession | None) -> None:
+        assert sql is not None
+        await kafka_request.lock_request(sql, row)
+
+    outcome = await guard_database.guard.run_probe(key, request, **clock())
+    assert outcome.kind == "done", outcome.failure
+    reply = kafka_request.Reply(str(key), "done", "1", "replies")
+    assert (await kafka_request.record_reply(guard_database.engine, reply))[0]
+    [[at]] = await guard_database.rows("select answered_at from saga_request where step_key = :key", key=str(key))
+    assert abs(at - await time_of(guard_database.engine)) < 60
+
+
+async def test_a_staged_output_is_kept_for_the_retention(
+    guard_database: GuardDatabase, tmp_path: Path, wrong_clock: float
+) -> None:
+    engine, target = guard_database.engine, Target(f"s-{new_address().saga_id}", "facts", 1)
+    settings = SparkSettings(stage=(tmp_path / "stage").as_uri(), retention=3600.0)
+    await output_records.create_table(engine)
+    async with engine.begin() as connection:
+        await output_records.take_over(connection, target, saga="day", place="a.b", spec={}, together=False)
+    await guard_database.rows("update saga_output set state = 'PUBLISHED'")
+
+    async def unknown(_: str) -> SagaLiveness:
+        return "unknown"
+
+    assert await clean_up_stage(engine, settings, unknown) == []
+    await guard_database.rows("update saga_output set updated_at = updated_at - 7200")
+    assert [row.target for row in await clean_up_stage(engine, settings, unknown)] == [target]
+    assert await clean_up_stage(engine, settings, unknown) == []
+    [[cleaned]] = await guard_database.rows("select cleaned_at from saga_output")
+    assert abs(cleaned - await time_of(engine)) < 60
+    await guard_database.rows("delete from saga_output")
+
+
+async def test_a_pause_begins_now_and_is_asked_about_soon(guard_database: GuardDatabase, wrong_clock: float) -> None:
+    engine = guard_database.engine
+    await create_ledger(engine)
+    assert await pauses.begin_pause(engine, "connection", "bank", who="ada", reason=None)
+    try:
+        [pause] = await pauses.read_pauses(engine)
+        assert abs(datetime.fromisoformat(pause.at).timestamp() - await time_of(engine)) < 60
+        assert 0 <= pause.age < 60
+    finally:
+        await pauses.end_pause(engine, "connection", "bank")
+
+
+async def test_a_circuit_breaker_opens_now_and_its_turn_is_claimed_once(
+    guard_database: GuardDatabase, wrong_clock: float
+) -> None:
+    engine = guard_database.engine
+    await create_ledger(engine)
+    failing = worker(engine)
+    await attempt(failing, DOWN)
+    await attempt(failing, DOWN)
+    [breaker] = await circuit_breakers.read_breakers(engine)
+    try:
+        assert abs(breaker.opened_at.timestamp() - await time_of(engine)) < 60
+        assert -1 < breaker.age < 60
+        assert not await circuit_breakers.claim_probe(engine, "crm", 60.0)
+        held = await worker(engine).admit(CALL, 1, 30.0)
+        assert isinstance(held, Outcome)
+        assert held.retry_after is not None
+        assert held.retry_after < 10
+    finally:
+        await circuit_breakers.close_breaker(engine, breaker)
+
+
+async def test_a_watermark_is_raised_now(guard_database: GuardDatabase, wrong_clock: float) -> None:
+    engine = guard_database.engine
+    await watermark.raise_to(engine, await watermark.read(engine) + 0.001)
+    [[raised]] = await guard_database.rows("select raised_at from saga_watermark")
+    assert abs(raised - await time_of(engine)) < 60

@@ -180,7 +180,7 @@ class Stage:
         headers = {STEP_KEY_HEADER: invocation.key, OUTCOME_HEADER: "done", REPLY_TOKEN_HEADER: token}
         record = b'{"reply": %s}' % value.encode()
         reply = decode_reply(command[REPLY_TO_HEADER], headers, record)
-        assert (await record_reply(engine, reply, START))[0]
+        assert (await record_reply(engine, reply))[0]
 
     async def written(self) -> tuple[int, ...]:
         """The number of rows, records and requests that all runs have written so far."""

@@ -161,10 +161,10 @@ class RunLedger:
         with self._readable():
             return await self._sql.pauses.read_pauses(self.engine)
 
-    async def begin_pause(self, kind: PauseKind, name: str, *, who: str, reason: str | None, since: datetime) -> bool:
+    async def begin_pause(self, kind: PauseKind, name: str, *, who: str, reason: str | None) -> bool:
         """Begin a standing pause; False if there is one already, which stays as it is."""
         with self._readable():
-            return await self._sql.pauses.begin_pause(self.engine, kind, name, who=who, reason=reason, since=since)
+            return await self._sql.pauses.begin_pause(self.engine, kind, name, who=who, reason=reason)
 
     async def end_pause(self, kind: PauseKind, name: str) -> bool:
         """End a standing pause; False if there is none."""
@@ -295,7 +295,7 @@ class NoLedger(RunLedger):
     async def pauses(self) -> builtins.list[StandingPause]:
         return []
 
-    async def begin_pause(self, kind: PauseKind, name: str, *, who: str, reason: str | None, since: datetime) -> bool:
+    async def begin_pause(self, kind: PauseKind, name: str, *, who: str, reason: str | None) -> bool:
         raise _no_pauses()
 
     async def end_pause(self, kind: PauseKind, name: str) -> bool:

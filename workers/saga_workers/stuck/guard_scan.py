@@ -6,7 +6,6 @@ deletes a closed run after its own retention: only a saga with a row that is you
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,7 +62,7 @@ class GuardScan:
         """The time of the Temporal server; this machine's if the two cannot be compared: nothing is deleted by it."""
         if self._time is None:
             self._time = ServerTime(locator.temporal)
-        return await self._time.now() or time.time()
+        return await self._time.likely()
 
     async def _read(self, limit: int, since: float, until: float) -> list[str]:
         """The sagas with open entries whose newest row is from this time."""

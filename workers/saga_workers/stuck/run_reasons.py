@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client as Temporal
 
 from saga_workers.temporal.run_history import last_task_failure
+from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunDescription, no_poller_message, nobody_answers
 from saga_workers.views.answering import DUE, Workers
 from saga_workers.views.run_facts import iso_time
@@ -52,7 +52,7 @@ async def temporal_reasons(
     attempt = raw.pending_workflow_task.attempt
     if not await workers.polled(run.task_queue):
         reasons.append(no_poller_message(run.task_queue))
-    elif workers.unanswered(described):
+    elif await workers.unanswered(described):
         reasons.append(nobody_answers(run.task_queue))
     elif attempt > 1:
         failure, why = await last_task_failure(temporal, described.run), "see the worker's log or the Web UI"
@@ -67,7 +67,7 @@ async def temporal_reasons(
         waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
         if activity.paused:
             reasons.append(f"{what} is paused in Temporal")
-        elif waiting and (postponed := _postponed(activity)) is not None:
+        elif waiting and (postponed := await _postponed(activity, workers.server_time)) is not None:
             reasons.append(f"{what} {postponed}")
         elif activity.attempt > MANY_ATTEMPTS and not _is_reported(activity.activity_id, reported_steps):
             last = activity.last_failure.message or "no answer"
@@ -76,7 +76,7 @@ async def temporal_reasons(
                 reasons.append(f"if they cannot be released: {release_command(run.id)}")
             elif activity.activity_type.name == LOCK_ACTIVITY and run.id.endswith(UNDO_SUFFIX):
                 reasons.append(f"if it is to go on without them: {_skip_command(run.id, LOCK_ACTIVITY)}")
-        elif queue != run.task_queue and waiting and time.time() - scheduled > DUE:
+        elif queue != run.task_queue and waiting and await workers.server_time.likely() - scheduled > DUE:
             if not await workers.polled(queue, workflows=False):
                 reasons.append(f"{what} waits: {no_poller_message(queue)}")
             elif not await workers.polled(queue, workflows=False, since=scheduled):
@@ -85,7 +85,7 @@ async def temporal_reasons(
     return reasons
 
 
-def _postponed(activity: PendingActivityInfo) -> str | None:
+async def _postponed(activity: PendingActivityInfo, server_time: ServerTime) -> str | None:
     """The reason of an attempt that its worker has postponed for longer than the `retry` of the definition allows; None
     for any other one. Temporal lets the failure of an attempt choose the delay, whatever the retry policy says.
     """
@@ -93,7 +93,7 @@ def _postponed(activity: PendingActivityInfo) -> str | None:
         return None
     following = activity.next_attempt_schedule_time.ToDatetime(UTC)
     longest = activity.activity_options.retry_policy.maximum_interval.ToTimedelta()
-    if following - datetime.now(UTC) <= max(longest, _LONGEST_DELAY):
+    if following.timestamp() - await server_time.likely() <= max(longest, _LONGEST_DELAY).total_seconds():
         return None
     return (
         f"waits until {iso_time(following)}: its worker has asked for a delay longer than `max_interval` and an hour;"

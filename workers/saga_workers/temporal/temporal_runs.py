@@ -34,6 +34,7 @@ from temporalio.converter import DataConverter, decode_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.temporal.payload_codec import EncryptingCodec, decrypted, missing_key_id
+from saga_workers.temporal.server_time import ServerTime
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
 from sagas.text.shortening import shorten_middle
@@ -220,12 +221,25 @@ def _to_datetime(timestamp: Any) -> datetime:
 POLLER_TIMEOUT = 90.0
 """Seconds. The server lists pollers for minutes after they have gone; a poll itself lasts up to 60 s."""
 
+_TOLERANCE = 5.0
+"""Seconds by which clocks may differ without a comparison."""
+
 
 async def count_pollers(client: Client, queue: str, *, workflows: bool = True) -> int:
     """The number of workers that poll ``queue`` for workflow tasks (or for activities)."""
-    return sum(
-        1 for polled_at in await _polls(client, queue, workflows=workflows) if time.time() - polled_at < POLLER_TIMEOUT
-    )
+    polls, server_time = await _polls(client, queue, workflows=workflows), ServerTime(client)
+    return sum([await is_recent_poll(server_time, polled_at) for polled_at in polls])
+
+
+async def is_recent_poll(server_time: ServerTime, polled_at: float) -> bool:
+    """Return whether a worker that polled at this time of the server polls still.
+
+    The clocks are compared only if that of this machine says no, or that the poll is still to come.
+    """
+    age = time.time() - polled_at
+    if polled_at and not -_TOLERANCE <= age < POLLER_TIMEOUT:
+        age = await server_time.likely() - polled_at
+    return age < POLLER_TIMEOUT
 
 
 async def last_poll(client: Client, queue: str, *, workflows: bool = True) -> float:

@@ -210,7 +210,7 @@ class ReplyListener:
     async def _record_reply(self, engine: AsyncEngine, reply: Reply) -> tuple[str, RequestRow | None]:
         """Record a reply and wake its saga; returns the result, see ``counts``, and the request."""
         required = not self._kafka.accept_replies_without_token
-        first, request = await kafka_request.record_reply(engine, reply, time.time(), token_required=required)
+        first, request = await kafka_request.record_reply(engine, reply, token_required=required)
         if request is None:
             log.warning("reply without a request ignored", extra=fields(key=reply.key, outcome=reply.outcome))
             return "unknown", None

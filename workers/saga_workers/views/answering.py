@@ -6,8 +6,7 @@ proof: an unanswered query means that no worker is there, whatever the list of p
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client as Temporal
@@ -15,9 +14,10 @@ from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedErr
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.temporal.run_history import last_task_failure
+from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import (
-    POLLER_TIMEOUT,
     RunDescription,
+    is_recent_poll,
     last_poll,
     no_poller_message,
     nobody_answers,
@@ -45,6 +45,7 @@ class Workers:
 
     def __init__(self, temporal: Temporal) -> None:
         self._temporal = temporal
+        self.server_time = ServerTime(temporal)
         self._polls: dict[tuple[str, bool], float] = {}
         self._answered: set[str] = set()
         self._silent: set[str] = set()
@@ -55,19 +56,23 @@ class Workers:
         key = (queue, workflows)
         if key not in self._polls:
             self._polls[key] = await last_poll(self._temporal, queue, workflows=workflows)
-        return self._polls[key] >= (time.time() - POLLER_TIMEOUT if since is None else since)
+        if since is not None:
+            return self._polls[key] >= since
+        return await is_recent_poll(self.server_time, self._polls[key])
 
-    def unanswered(self, described: RunDescription) -> bool:
+    async def unanswered(self, described: RunDescription) -> bool:
         """Return whether no worker answers for this run, as far as `query` has found out."""
         run = described.run
         return run.task_queue in self._silent or (
-            run.run_id in self._unanswered and waits_for_task(described.raw.pending_workflow_task) > DUE
+            run.run_id in self._unanswered
+            and waits_for_task(described.raw.pending_workflow_task, await self.server_time.likely()) > DUE
         )
 
     async def query(self, described: RunDescription, name: str, timeout: timedelta, *arguments: Any) -> Any:
         """The response of the run, a JSON object or null. Raises Unqueryable."""
         run = described.run
-        if (begins := run.begins_at) > datetime.now(UTC):
+        begins = run.begins_at
+        if begins > run.start_time and begins.timestamp() > await self.server_time.likely():
             raise Unqueryable(f"it was started with a delay, and begins at {begins:%Y-%m-%d %H:%M:%S} UTC")
         if not await self.polled(run.task_queue):
             raise Unqueryable(no_poller_message(run.task_queue))
@@ -101,7 +106,7 @@ class Workers:
         return Unqueryable(nobody_answers(run.task_queue))
 
 
-def waits_for_task(task: Any) -> float:
-    """Seconds since the workflow task was started or scheduled; 0.0 if there is none."""
+def waits_for_task(task: Any, now: float) -> float:
+    """Seconds since the workflow task was started or scheduled; 0.0 if there is none. ``now``: the server's time."""
     since = task.started_time if task.HasField("started_time") else task.scheduled_time
-    return time.time() - since.ToMicroseconds() / 1e6 if since.seconds else 0.0
+    return now - since.ToMicroseconds() / 1e6 if since.seconds else 0.0

@@ -35,6 +35,7 @@ from saga_activities.circuit_breakers import BreakerState
 from saga_workers.ledger.writer import LedgerMetrics
 from saga_workers.runtime.metrics import without_created
 from saga_workers.temporal.run_interceptor import RunInterceptor
+from saga_workers.temporal.server_time import ServerTime
 from saga_workers.worker.metric_labels import OTHER, MetricLabels
 from sagas.definition.model import Definition
 from sagas.protocol.messages import CallOperation
@@ -285,6 +286,7 @@ class SagaGauges:
     ) -> None:
         """``pauses`` reads the standing pauses, ``breakers`` the states of the circuit breakers, by connection."""
         self._client = client
+        self._server_time, self._offset = ServerTime(client), 0.0
         self._read_pauses, self._read_breakers = pauses, breakers
         self._pauses: Sequence[StandingPause] = ()
         self._breakers: Mapping[str, BreakerState] = {}
@@ -329,7 +331,7 @@ class SagaGauges:
             "saga_parked_oldest_seconds", "How long the longest of them has waited.", labels=["saga"]
         )
         overdue = GaugeMetricFamily("saga_overdue", "Sagas that run longer than `warn_after`.", labels=["saga"])
-        standing, now = self._values or SagaGaugeValues(), time.time()
+        standing, now = self._values or SagaGaugeValues(), self._offset + time.monotonic()
         for (saga, step), count in sorted(standing.parked.items()):
             parked.add_metric([saga, step], count)
         for saga, since in sorted(standing.oldest_since.items()):
@@ -352,6 +354,7 @@ class SagaGauges:
         yield from (parked, oldest, overdue, paused, breakers)
 
     async def _query(self) -> SagaGaugeValues:
+        self._offset = await self._server_time.likely() - time.monotonic()
         runs = [run async for run in self._client.list_workflows(_PARKED_QUERY, rpc_timeout=_RPC_TIMEOUT)]
         await self._update_parked_since(runs)
         oldest: dict[str, float] = {}
@@ -395,7 +398,7 @@ class SagaGauges:
         return at
 
     async def _count_overdue(self, saga: str, warn_after: float) -> int:
-        before = datetime.fromtimestamp(time.time() - warn_after, UTC).isoformat()
+        before = datetime.fromtimestamp(self._offset + time.monotonic() - warn_after, UTC).isoformat()
         query = f"ExecutionStatus = 'Running' AND WorkflowType = '{saga}' AND StartTime < '{before}'"
         return (await self._client.count_workflows(query, rpc_timeout=_RPC_TIMEOUT)).count
 

@@ -6,7 +6,6 @@ import asyncio
 import getpass
 import socket
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from saga_cli.context import load_settings
@@ -44,7 +43,7 @@ def begin_standing_pause(saga: str | None, connection: str | None, reason: str, 
     async def begin(ledger: RunLedger) -> tuple[bool, StandingPause | None]:
         _require_target(settings, kind, name)
         told = {"who": encodable(printable_line(who)), "reason": encodable(printable_line(reason)) or None}
-        begun = await ledger.begin_pause(kind, name, **told, since=datetime.now(UTC))
+        begun = await ledger.begin_pause(kind, name, **told)
         return begun, await _pause(ledger, kind, name)
 
     begun, pause = asyncio.run(_with_ledger(settings, begin))

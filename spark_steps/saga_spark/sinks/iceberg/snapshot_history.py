@@ -10,6 +10,7 @@ changes.
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -126,11 +127,12 @@ def _ancestors(snapshot_id: int, metadata: TableMetadata) -> Iterator[Snapshot]:
 
 
 def expired_tags(metadata: TableMetadata) -> list[str]:
-    """Our tags that were past their maximum age at the last commit: not every installation runs Iceberg's own expiry.
+    """Our tags that are past their maximum age: not every installation runs Iceberg's own expiry.
 
-    The clock of the machine that commits now does not count: if it is wrong, it must not remove tags of others.
+    They are by two clocks, that of the last commit and that of this machine: if one is ahead, it must not remove tags
+    of others.
     """
-    limit = metadata.last_updated_ms - TAG_MAX_AGE.total_seconds() * 1000
+    limit = min(metadata.last_updated_ms, time.time() * 1000) - TAG_MAX_AGE.total_seconds() * 1000
     return [
         name
         for name, ref in metadata.refs.items()

@@ -67,7 +67,7 @@ class RequestSetup:
         output = data if outcome == "done" else {"reason": data, "details": {}}
         token = options.pop("token") if "token" in options else await self.token(key)
         reply = Reply(key, outcome, json.dumps(output), topic, token)
-        return await kafka_request.record_reply(self.databases.engine("shop"), reply, time.time(), **options)
+        return await kafka_request.record_reply(self.databases.engine("shop"), reply, **options)
 
     async def token(self, key: str) -> str | None:
         return await self.scalar("select reply_token from saga_request where step_key = :key", key=key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -77,8 +77,7 @@ async def test_a_job_waits_for_the_connection_of_an_input(
     project = Project(load_settings(config=str(tmp_path / "saga.toml")))
     await set_up_database(project.settings.sql_connection("shop"))
     engine = open_engine("shop", url, 1)
-    since = datetime.now(UTC)
-    assert await begin_pause(engine, "connection", "books", who="mia", reason="a move", since=since)
+    assert await begin_pause(engine, "connection", "books", who="mia", reason="a move")
     await engine.dispose()
     async with running_worker(project, grace=timedelta(seconds=1)) as client:
         run = await client.start(saga, {})
