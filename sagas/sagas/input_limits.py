@@ -34,6 +34,9 @@ MAX_CHECK_STEPS = 400_000
 """Evaluation steps of the checks of one input: parts of its schema that are applied to values, what they touch beyond,
 and steps of expressions. They take up to a second of CPU; a megabyte of ordinary orders takes 300,000."""
 
+MAX_TASK_BYTES = 128 * 1024
+"""Bytes of JSON of an input that are validated in a workflow task, and read in that of a start by name."""
+
 MAX_TASK_STEPS = 50_000
 """Evaluation steps of expressions after which the rest of the work is left to the next workflow task."""
 

@@ -42,9 +42,6 @@ CHECK_TIMEOUT = 10.0
 MAX_TASK_VALUES = 20_000
 """Values that are validated in a workflow task, which must not take two seconds."""
 
-MAX_TASK_BYTES = 128 * 1024
-"""Bytes of JSON that are validated in a workflow task."""
-
 MAX_TASK_CHECK_STEPS = 10_000
 """Steps of validating all inputs of a workflow task, which takes about 20 ms. An activity validates the
 others."""

@@ -61,7 +61,8 @@ from sagas.settings.masking import mask
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.masked_texts import masking, texts_of_attempt
 from sagas.workflow.failures import SagaApplicationError
-from sagas.workflow.json_payloads import raw_json, read_payload
+from sagas.workflow.json_payloads import UnreadableValue, raw_json, read_payload
+from sagas.workflow.unread_inputs import value_of_text
 
 VerifyStart = Callable[..., Awaitable[CheckedInputs]]
 """Verifies a start: called with the fields of the request of ``saga.verify``. Raises SagaError if nothing of it is
@@ -212,8 +213,8 @@ class SagaActivities:
             message = f"other inputs of {caller} are being checked; this one is checked later"
             busy = {"next_retry_delay": _BUSY_INTERVAL, "category": ApplicationErrorCategory.BENIGN}
             raise SagaApplicationError(message, type="Busy", **busy)
-        request = await INPUT_CHECKS.run(lambda: read_payload(payload), caller=caller, size=len(payload.data))
         try:
+            request = await INPUT_CHECKS.run(lambda: _start_request(payload), caller=caller, size=len(payload.data))
             if info.activity_type == VERIFY_ACTIVITY:
                 checked = await self._verify_start(**request)
                 answers = {"refused": checked.refused, "completed": checked.completed}
@@ -224,6 +225,17 @@ class SagaActivities:
             raise SagaApplicationError(
                 mask(error.message), type=REFUSED_TYPE, non_retryable=True, category=ApplicationErrorCategory.BENIGN
             ) from None
+
+
+def _start_request(payload: Payload) -> dict[str, Any]:
+    """The request; an input that no workflow task has read is in it as a text. Raises UsageError for a wrong one."""
+    request = read_payload(payload)
+    if "text" not in request:
+        return request
+    try:
+        return {**request, "input": value_of_text(request["text"])}
+    except UnreadableValue as error:
+        raise UsageError(f"the input cannot be read: {error}") from None
 
 
 def _within_payload(answer: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from sagas.text.json_values import encodable, has_more_values, json_problem
 ENVELOPE_VALUES = 1_000
 """Values around those of a result or of the details of a failure, such as the number of the attempt."""
 
-_JSON = b"json/plain"
+JSON_ENCODING = b"json/plain"
 _NULL = b"binary/null"
 
 
@@ -36,7 +36,7 @@ class UnreadableValue(Exception):
 
 def json_payload(value: Any) -> Payload:
     """The payload of a JSON value. Raises TypeError, ValueError or RecursionError if it is none."""
-    return Payload(metadata={"encoding": _JSON}, data=encode_json(value))
+    return Payload(metadata={"encoding": JSON_ENCODING}, data=encode_json(value))
 
 
 def raw_json(value: Any) -> RawValue:
@@ -52,7 +52,7 @@ def read_payload(payload: Payload, *, unambiguous: bool = False) -> Any:
     encoding = payload.metadata.get("encoding", b"")
     if encoding == _NULL:
         return None
-    if encoding != _JSON:
+    if encoding != JSON_ENCODING:
         raise UnreadableValue(f"unknown payload encoding {encoding.decode(errors='backslashreplace')[:80]}")
     try:
         return decode_unambiguous(payload.data) if unambiguous else decode_json(payload.data)

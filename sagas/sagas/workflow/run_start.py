@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
@@ -56,7 +56,7 @@ from sagas.workflow.client_fields import (
 from sagas.workflow.client_messages import who_and_reason
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
-from sagas.workflow.json_payloads import raw_json
+from sagas.workflow.json_payloads import bounded_value, raw_json
 from sagas.workflow.run_trust import (
     ProjectTrust,
     RunTrust,
@@ -66,6 +66,7 @@ from sagas.workflow.run_trust import (
     signed_message,
 )
 from sagas.workflow.search_attributes import STATE_ATTRIBUTES
+from sagas.workflow.unread_inputs import unread_text
 
 CONTINUATION_FORMAT = "sagas/1"
 """Marks the input of a continued run, and names its format."""
@@ -99,13 +100,16 @@ class RunStart:
     cancelled: str = ""
 
 
-async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
-    """Create or restore the machine of the current run, started with ``value``.
+async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStart:
+    """Create or restore the machine of the current run, started with ``args``.
 
     Without ``trust`` no header is accepted, except in a replay. Raises SagaApplicationError when its id belongs to
-    another run, or when the definition or the run to undo cannot be loaded or are not this project's.
+    another run, or when the definition or the run to undo cannot be loaded or are not this project's, and
+    UnreadableValue for an input that cannot be read.
     """
     info = workflow.info()
+    unread = unread_text(args) if _is_started_by_name(info) else None
+    value = bounded_value(args) if unread is None else None
     if _was_continued(info) and isinstance(value, dict) and value.get("_saga") == CONTINUATION_FORMAT:
         return _continue_run(value, trust)
     refuse_foreign_id()
@@ -120,7 +124,7 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
         value = verified.completed.get(info.workflow_id, value)
         header = read_header(definition.data)
     else:
-        loaded = await _load(value, None)
+        loaded = await _load(value, None, unread)
         header, value = to_run_header(loaded), loaded["input"]
     resumed = _resumed_in_header()
     repeats = resumed.who is not None or (info.parent is not None and REPEATS_MEMO in info.raw_memo)
@@ -144,6 +148,12 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
     started = Started(workflow.time(), began_at)
     cancelled = _cancel_in_memo() if repeats else ""
     return RunStart("begins", machine, started, header.attributes, repeats=repeats, cancelled=cancelled)
+
+
+def _is_started_by_name(info: workflow.Info) -> bool:
+    """True if the definition and the check of the input are those of a worker's files."""
+    has_header = not info.headers.keys().isdisjoint((DEFINITION_HEADER, DETACHED_HEADER))
+    return not (has_header or _was_continued(info) or info.workflow_id.endswith(UNDO_SUFFIX))
 
 
 def _recorded_start() -> float:
@@ -435,9 +445,10 @@ def _undo_run(loaded: Mapping[str, Any], request: _UndoRequest) -> RunStart:
     return RunStart("takes up", machine, event, attributes)
 
 
-async def _load(value: Any, undo_of: str | None) -> dict[str, Any]:
+async def _load(value: Any, undo_of: str | None, unread: str | None = None) -> dict[str, Any]:
     saga = workflow.info().workflow_type
-    request = {"saga": saga, "input": value, "undo_of": undo_of}
+    given = {"input": value} if unread is None else {"text": unread}
+    request = {"saga": saga, **given, "undo_of": undo_of}
     return await _execute(LOAD_ACTIVITY, request, f"read the definition of {saga}")
 
 

@@ -46,7 +46,7 @@ from sagas.protocol.payloads import (
 from sagas.protocol.signed_content import outcome_message
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.failures import closing_error, refused_error
-from sagas.workflow.json_payloads import UnreadableValue, bounded_value, raw_json
+from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import HISTORY_LIMIT, NEXT_TASK, PayloadThrottle, limit_output, view_payload
 from sagas.workflow.lock_calls import LockCalls
 from sagas.workflow.nested import NestedSagas
@@ -126,7 +126,7 @@ class SagaWorkflow(SagaMessages):
 
     async def _start_machine(self, args: Sequence[RawValue]) -> MachineEvent:
         try:
-            opened = await start_run(bounded_value(args), self.trust)
+            opened = await start_run(args, self.trust)
         except UnreadableValue as error:
             raise refused_error(f"the input cannot be read: {error}") from None
         self._search_attributes = RunSearchAttributes(opened.attributes, recorded=opened.state_recorded)

@@ -18,6 +18,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
+from sagas.input_limits import MAX_TASK_BYTES
 from sagas.protocol.batch_record import (
     CANCEL_SIGNAL,
     CLOSED_SIGNAL,
@@ -128,6 +129,25 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
     assert returned["many"]["reason"] == "it has more than 100,000 values"
 
 
+def large(text: bytes) -> Payload:
+    """The text with white space around it: no workflow task reads so much."""
+    return payload(text + b" " * MAX_TASK_BYTES)
+
+
+async def test_a_large_input_is_read_by_the_activity_that_checks_it(env: Environment) -> None:
+    text = "\\" * MAX_TASK_BYTES + "\u00e9"
+    async with env.serving(WAITING) as client:
+        plain = await Temporal.connect(env.address)
+        queue = client.project.settings.temporal.task_queue
+        run = await plain.start_workflow("waiting", {"given": text}, id=f"s-{uuid.uuid4()}", task_queue=queue)
+        await run.signal("answer", {})
+        await run.result()
+        assert (await client.show(run.id))["input"] == {"given": text}
+        events = [event async for event in run.fetch_history_events()]
+        check, *_ = [event for event in events if event.HasField("activity_task_scheduled_event_attributes")]
+        assert b'"text":' in check.activity_task_scheduled_event_attributes.input.payloads[0].data
+
+
 @pytest.mark.sampled(keep=8)
 @pytest.mark.parametrize(
     ("type", "input", "headers", "reason"),
@@ -136,6 +156,12 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
         ("waiting", DEEP, {}, "the input cannot be read: it is nested deeper than 100 levels"),
         ("waiting", payload(b'"\xff"'), {}, "the input cannot be read: it is not UTF-8"),
         ("waiting", BEYOND_BOUND, {}, "the input cannot be read: it is nested deeper than 100 levels"),
+        ("waiting", large(b"{"), {}, "the input cannot be read: it is not JSON: "),
+        ("waiting", large(DEEP.data), {}, "the input cannot be read: it is nested deeper than 100 levels"),
+        ("waiting", large(BEYOND_BOUND.data), {}, "the input cannot be read: it is nested deeper than 100 levels"),
+        ("waiting", large(HALF_A_PAIR.data), {}, "the input cannot be read: it contains half a surrogate pair"),
+        ("waiting", large(b'"\xff"'), {}, "the input cannot be read: it is not UTF-8"),
+        ("waiting", large(b'{"a": 1, "a": 2}'), {}, "the input cannot be read: it is not JSON: "),
         ("saga.bulk", BEYOND_BOUND, {}, "the input of saga.bulk is not a list of sagas"),
         ("saga.bulk", DEEP, {}, "the input of saga.bulk cannot be read: it is nested deeper than"),
         ("waiting", HALF_A_PAIR, {}, "the input cannot be read: it contains half a surrogate pair"),

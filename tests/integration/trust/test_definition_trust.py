@@ -20,11 +20,12 @@ from temporalio.exceptions import ApplicationError, ChildWorkflowError
 from temporalio.worker import Worker
 
 from saga_workers.client import Client
-from saga_workers.input_limits import MAX_TASK_BYTES, MAX_TASK_VALUES
+from saga_workers.input_limits import MAX_TASK_VALUES
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.worker.worker_trust import WorkerTrust
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
+from sagas.input_limits import MAX_TASK_BYTES
 from sagas.project import Project
 from sagas.protocol.payloads import (
     BATCH_PREFIX,

@@ -17,13 +17,14 @@ from temporalio.worker import (
 )
 
 from saga_activities.input_checks import CheckedInputs, check_together
-from saga_workers.input_limits import MAX_TASK_BYTES, MAX_TASK_CHECK_STEPS, MAX_TASK_VALUES
+from saga_workers.input_limits import MAX_TASK_CHECK_STEPS, MAX_TASK_VALUES
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from sagas.definition.input_validation import is_normalised, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.expressions.work_budget import TooComplex, bounded
+from sagas.input_limits import MAX_TASK_BYTES
 from sagas.machine.machine import Machine
 from sagas.project import Project
 from sagas.protocol.payloads import ANSWER_METADATA, unpack_state
