@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.database_clock import DatabaseNow
 from saga_activities.locks.tables import lock_table, request_table, wait_table
 from sagas.definition.times import format_timestamp
 
@@ -67,6 +68,26 @@ async def read_locks(engine: AsyncEngine, keys: Sequence[str] = ()) -> list[Lock
         )
         for key in sorted({*locks, *waiters})
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class LockAges:
+    """Seconds since the oldest held lock was granted, and since the oldest request that waits was made; 0.0: none."""
+
+    held: float
+    waiting: float
+
+
+async def read_ages(engine: AsyncEngine) -> LockAges:
+    """The ages of the oldest rows, by the clock of the database. Raises SQLAlchemyError."""
+    query = sa.select(
+        DatabaseNow(),
+        sa.select(sa.func.min(lock_table.c.acquired_at)).scalar_subquery(),
+        sa.select(sa.func.min(wait_table.c.since)).scalar_subquery(),
+    )
+    async with engine.connect() as connection:
+        now, acquired_at, since = (await connection.execute(query)).one()
+    return LockAges(*(0.0 if at is None else max(0.0, now - at) for at in (acquired_at, since)))
 
 
 @dataclass(frozen=True, slots=True)

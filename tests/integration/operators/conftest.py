@@ -13,25 +13,36 @@ import pytest
 from prometheus_client import Metric
 
 from saga_activities import standing_pauses
-from saga_activities.connections import open_engine
 from saga_activities.guard.two_phase import prepared
+from saga_workers.enqueued import enqueued_metrics
 from saga_workers.reconcile.late_replies import find_late_replies
 from saga_workers.reconcile.open_saga_findings import find_left_claims, find_missing_runs, find_replaced_runs
 from saga_workers.reconcile.prepared_transactions import find_unowned
-from saga_workers.relay.outbox_table import read_lag
-from saga_workers.relay.relay_status import OutboxGauges
+from saga_workers.relay import relay_status
 from saga_workers.stuck import run_reasons
 from saga_workers.views.locks import list_orphans
-from saga_workers.worker.open_effects import OpenEffects
-from saga_workers.worker.worker_metrics import SagaGauges
+from saga_workers.worker import lock_gauges, poller_gauges, worker_metrics
+from tests.helpers.alert_watch import Watch, Watched, watching
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until
 from tests.integration.operators.advice import Followed, follow_all
 from tests.integration.operators.literal_commands import LOOKED
-from tests.integration.operators.states import STATES
+from tests.integration.operators.scraped_stack import choose_endpoints, lose_a_ledger_row, running_endpoints
+from tests.integration.operators.states import STATES, alert
 from tests.integration.operators.troubled_project import Printed, Stack, running_stack
+
+OF_NO_ENDPOINT = ("SagaNoWorker", "SagaNoRelay", "SagaNoTrigger")
+"""Alerts that fire while nothing is scraped."""
+
+EXPECTED = (
+    *(state.alert for state in STATES if state.alert is not None),
+    alert("SagaLedgerRowsLost"),
+    alert("SagaEnqueuedLate"),
+    alert("SagaEnqueuedRefused"),
+)
+"""Alerts that fire after the states are made."""
 
 CONFIGS = sorted({state.config for state in STATES})
 
@@ -44,6 +55,8 @@ class Observed:
     doctor: Mapping[str, Sequence[Mapping[str, Any]]]
     stuck: Mapping[str, Sequence[Mapping[str, Any]]]
     metrics: Sequence[Metric]
+    watched: Watched | None
+    """Alerts and panels; None without Prometheus."""
     findings: Sequence[tuple[str, str | None]]
     """Class and saga, or transaction, of what `saga reconcile` finds besides its comparison of effects."""
     advice: Mapping[str, Sequence[Followed]]
@@ -63,17 +76,36 @@ def observed(
         patch.setattr(run_reasons, "DUE", 1.0)
         patch.setattr(standing_pauses, "MAX_AGE", 0.0)
         patch.setattr(prepared, "STUCK_AFTER", 1.0)
+        for module in (enqueued_metrics, lock_gauges, poller_gauges, relay_status, worker_metrics):
+            patch.setattr(module, "GAUGE_MAX_AGE", 1.0)
         folder = tmp_path_factory.mktemp("operators") / uuid.uuid4().hex[:8]
         yield asyncio.run(observe(folder, temporal.address, new_database(postgres_server)))
 
 
 async def observe(folder: Path, address: str, url: str) -> Observed:
-    async with running_stack(folder, address, url) as stack:
+    addresses = choose_endpoints()
+    with watching(folder.with_name("prometheus"), addresses.values()) as watch:
+        if watch is not None:
+            await watch.until_fired([(name, {}) for name in OF_NO_ENDPOINT])
+        return await observe_watched(watch, folder, address, url, addresses)
+
+
+async def observe_watched(
+    watch: Watch | None, folder: Path, address: str, url: str, addresses: Mapping[str, str]
+) -> Observed:
+    async with (
+        running_stack(folder, address, url) as stack,
+        running_endpoints(stack, addresses) as endpoints,
+    ):
+        if watch is not None:
+            await watch.until_scraped(len(addresses))
         ids = await asyncio.gather(*(state.make(stack) for state in STATES))
         stack.ids = {state.name: id for state, id in zip(STATES, ids, strict=True)}
         listed = {config: await until(lambda config=config: list_all(stack, config)) for config in CONFIGS}
-        documents, metrics, findings = await asyncio.gather(
-            run_doctors(stack), read_metrics(stack), find_besides_comparison(stack)
+        await lose_a_ledger_row(stack)
+        metrics = await endpoints.refresh()
+        documents, findings, watched = await asyncio.gather(
+            run_doctors(stack), find_besides_comparison(stack), watch_states(watch, stack)
         )
         texts = {
             config: [str(value) for check in documents[config] for value in (check["message"], check["help"])]
@@ -82,7 +114,7 @@ async def observe(folder: Path, address: str, url: str) -> Observed:
         }
         before, looks, after = all_rows(stack), await run_looks(stack), all_rows(stack)
         advice = await follow_all(stack, texts)
-        return Observed(stack.ids, documents, listed, metrics, findings, advice, looks, before, after)
+        return Observed(stack.ids, documents, listed, metrics, watched, findings, advice, looks, before, after)
 
 
 def all_rows(stack: Stack) -> dict[str, Any]:
@@ -111,22 +143,21 @@ async def run_doctors(stack: Stack) -> dict[str, list[dict[str, Any]]]:
     return {config: (await stack.saga("--json", "doctor", config=config)).json for config in CONFIGS}
 
 
-async def read_metrics(stack: Stack) -> list[Metric]:
-    pauses = stack.ledger.locator.ledger.pauses
-    breakers = stack.ledger_plugin.breakers
-    assert breakers is not None
-    definitions = stack.client.project.definitions.values()
-    gauges = SagaGauges(stack.client.temporal, definitions, pauses, breakers.states)
-    await gauges.refresh()
-    metrics = [*stack.plugin.metrics.collect(), *gauges.collect()]
-    effects = [OpenEffects(client.temporal, client.project.settings) for client in (stack.client, stack.ledger)]
-    await asyncio.gather(*(effect_gauges.refresh() for effect_gauges in effects))
-    metrics += [metric for effect_gauges in effects for metric in effect_gauges.collect()]
-    outboxes = OutboxGauges([])
-    engine = open_engine("shop", stack.url, 1)
-    outboxes._lags["shop"] = await read_lag(engine)  # the rest of its refresh asks Kafka
-    await engine.dispose()
-    return [*metrics, *outboxes.collect()]
+async def watch_states(watch: Watch | None, stack: Stack) -> Watched | None:
+    """Wait until Prometheus shows all states."""
+    if watch is None:
+        return None
+    prometheus = watch.prometheus
+
+    async def counts_failures() -> Any:
+        return await asyncio.to_thread(prometheus.query, 'saga_step_attempts_total{step="fly"}')
+
+    await until(counts_failures)
+    await stack.start("failing")  # the first sample of a counter is no increase
+    await watch.until_fired([(alert.name, alert.labels) for alert in EXPECTED], limit=60)
+    watched = await asyncio.to_thread(Watched.of, watch, "sagas.json")
+    prometheus.kill()
+    return watched
 
 
 async def find_besides_comparison(stack: Stack) -> list[tuple[str, str | None]]:

@@ -5,7 +5,7 @@ docs/how-to/find-stuck.md has them in a table, which is compared with this list.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import psycopg
@@ -22,11 +22,22 @@ Maker = Callable[[Stack], Awaitable[str]]
 
 
 @dataclass(frozen=True)
+class Alert:
+    name: str
+    labels: Mapping[str, str]
+
+
+def alert(name: str, /, **labels: str) -> Alert:
+    return Alert(name, labels)
+
+
+@dataclass(frozen=True)
 class State:
     """One state. ``make`` gives the id of its saga.
 
     ``stuck``: part of the reason in `saga list --stuck`; ``doctor``: the check; ``reconcile``: the class of the
-    finding; ``metric``: the metric that shows it; None where nothing does. ``config``: the project.
+    finding; ``metric``: the metric that shows it; None where nothing does. ``alert``: the one that fires, with some
+    of its labels. ``config``: the project.
     """
 
     name: str
@@ -35,6 +46,7 @@ class State:
     doctor: str
     reconcile: str | None = None
     metric: str | None = None
+    alert: Alert | None = None
     config: str = "saga.toml"
 
 
@@ -119,6 +131,7 @@ async def waits_for_a_parked_saga(stack: Stack) -> str:
         return bool(stack.sql("select 1 from saga_lock_wait where saga_id = %s", id))
 
     await until(asked)
+    stack.sql("update saga_lock_wait set since = since - 1200")
     return id
 
 
@@ -183,6 +196,7 @@ async def replaced(stack: Stack) -> str:
 async def lock_left(stack: Stack) -> str:
     id = await waiting(stack, "lock-alone")
     await stack.client.temporal.get_workflow_handle(id).terminate("a test")
+    stack.sql("update saga_lock set acquired_at = acquired_at - 172800 where saga_id = %s", id)
     return id
 
 
@@ -270,15 +284,68 @@ async def bulk_closed(stack: Stack) -> str:
 
 
 STATES = (
-    State("an undo is parked", undo_parked, "take is parked (undo)", "sagas", None, "saga_parked"),
-    State("a step after the commit point is parked", step_parked, "ask is parked (do)", "sagas", None, "saga_parked"),
-    State("a nested saga is parked", parent_blocked, "inner is blocked (do)", "sagas", None, "saga_parked"),
-    State("a saga runs longer than its warn_after", overdue, "overdue", "sagas", None, "saga_overdue"),
     State(
-        "an operation fails again and again", failing, "the last failure: ", "sagas", None, "saga_step_attempts_total"
+        "an undo is parked",
+        undo_parked,
+        "take is parked (undo)",
+        "sagas",
+        None,
+        metric="saga_parked",
+        alert=alert("SagaParked", saga="undo-parks", step="take"),
     ),
-    State("no worker polls the task queue of a step", unserved_queue, "fly waits: no worker", "sagas"),
-    State("no worker polls the task queue of a saga", without_worker, "no worker polls", "workers", config="idle.toml"),
+    State(
+        "a step after the commit point is parked",
+        step_parked,
+        "ask is parked (do)",
+        "sagas",
+        None,
+        metric="saga_parked",
+        alert=alert("SagaParked", saga="pivot-passed", step="ask"),
+    ),
+    State(
+        "a nested saga is parked",
+        parent_blocked,
+        "inner is blocked (do)",
+        "sagas",
+        None,
+        metric="saga_parked",
+        alert=alert("SagaParked", saga="undo-parks", step="take"),
+    ),
+    State(
+        "a saga runs longer than its warn_after",
+        overdue,
+        "overdue",
+        "sagas",
+        None,
+        metric="saga_overdue",
+        alert=alert("SagaOverdue", saga="late"),
+    ),
+    State(
+        "an operation fails again and again",
+        failing,
+        "the last failure: ",
+        "sagas",
+        None,
+        metric="saga_step_attempts_total",
+        alert=alert("SagaOperationFails", saga="failing", step="fly", op="do"),
+    ),
+    State(
+        "no worker polls the task queue of a step",
+        unserved_queue,
+        "fly waits: no worker",
+        "sagas",
+        metric="saga_pollers",
+        alert=alert("SagaNobodyPolls", task_queue="nobody-polls", kind="steps"),
+    ),
+    State(
+        "no worker polls the task queue of a saga",
+        without_worker,
+        "no worker polls",
+        "workers",
+        metric="saga_pollers",
+        alert=alert("SagaNobodyPolls", kind="sagas"),
+        config="idle.toml",
+    ),
     State("its workflow task fails", failing_task, "its workflow task fails", "sagas", config="broken.toml"),
     State("a saga is paused", paused, "paused by", "sagas"),
     State(
@@ -287,6 +354,7 @@ STATES = (
         "paused with all sagas of held-by-name",
         "pauses",
         metric="saga_paused",
+        alert=alert("SagaPaused", kind="saga", name="held-by-name"),
         config="ledger.toml",
     ),
     State(
@@ -295,11 +363,25 @@ STATES = (
         "held by the circuit breaker of the connection crm",
         "circuit breakers",
         metric="saga_circuit_breaker",
+        alert=alert("SagaCircuitBreakerOpen", connection="crm"),
         config="ledger.toml",
     ),
-    State("a saga waits for a lock of a stuck saga", waits_for_a_parked_saga, "waits for", "sagas"),
     State(
-        "a run was terminated", terminated, "terminated with open effects", "sagas", "open_effects", "saga_open_effects"
+        "a saga waits for a lock of a stuck saga",
+        waits_for_a_parked_saga,
+        "waits for",
+        "sagas",
+        metric="saga_lock_wait_oldest_seconds",
+        alert=alert("SagaLockWait", connection="shop"),
+    ),
+    State(
+        "a run was terminated",
+        terminated,
+        "terminated with open effects",
+        "sagas",
+        "open_effects",
+        metric="saga_open_effects",
+        alert=alert("SagaEffectsOpen", saga="waiting", why="terminated"),
     ),
     State(
         "the undo of a completed saga was terminated",
@@ -307,7 +389,8 @@ STATES = (
         "terminated with open effects",
         "sagas",
         "open_effects",
-        "saga_open_effects",
+        metric="saga_open_effects",
+        alert=alert("SagaEffectsOpen", saga="undo-held", why="terminated"),
     ),
     State(
         "a run was deleted, and its saga holds locks, events or transactions",
@@ -315,7 +398,8 @@ STATES = (
         "locks on shop: start it again",
         "sagas",
         "run_missing",
-        "saga_open_effects",
+        metric="saga_open_effects",
+        alert=alert("SagaEffectsOpen", saga="locked", why="deleted"),
     ),
     State(
         "a run was deleted, and its saga has open effects alone",
@@ -323,7 +407,8 @@ STATES = (
         "open effects: take on shop: start it again",
         "sagas",
         "run_missing",
-        "saga_open_effects",
+        metric="saga_open_effects",
+        alert=alert("SagaEffectsOpen", saga="waiting", why="deleted"),
     ),
     State(
         "a run was replaced by one with another input",
@@ -331,9 +416,18 @@ STATES = (
         "key used with other arguments",
         "sagas",
         "run_replaced",
-        "saga_parked",
+        metric="saga_parked",
+        alert=alert("SagaParked", saga="waiting"),
     ),
-    State("a closed saga without effects holds locks", lock_left, None, "locks", "lock_left"),
+    State(
+        "a closed saga without effects holds locks",
+        lock_left,
+        None,
+        "locks",
+        "lock_left",
+        metric="saga_lock_oldest_seconds",
+        alert=alert("SagaLockOld", connection="shop"),
+    ),
     State("a prepared transaction is old", prepared, "has a prepared transaction on shop", "sagas"),
     State(
         "a prepared transaction belongs to no saga",
@@ -342,17 +436,50 @@ STATES = (
         "prepared transaction of shop",
         "prepared_unowned",
     ),
-    State("the relay cannot decide about a held event", held_event, None, "events of shop", None, "saga_outbox_events"),
-    State("the broker refuses an event", refused_event, None, "events of shop", None, "saga_outbox_events"),
-    State("no relay publishes", unpublished_event, None, "relay of shop", None, "saga_outbox_oldest_seconds"),
-    State("a notification is exhausted", exhausted, "is EXHAUSTED after", "sagas", None, "saga_notifications_total"),
+    State(
+        "the relay cannot decide about a held event",
+        held_event,
+        None,
+        "events of shop",
+        None,
+        metric="saga_outbox_unanswered",
+        alert=alert("SagaEventsUndecided", connection="shop"),
+    ),
+    State(
+        "the broker refuses an event",
+        refused_event,
+        None,
+        "events of shop",
+        None,
+        metric="saga_outbox_events",
+        alert=alert("SagaEventsRefused", connection="shop"),
+    ),
+    State(
+        "no relay publishes",
+        unpublished_event,
+        None,
+        "relay of shop",
+        None,
+        metric="saga_outbox_oldest_seconds",
+        alert=alert("SagaEventsLate", connection="shop"),
+    ),
+    State(
+        "a notification is exhausted",
+        exhausted,
+        "is EXHAUSTED after",
+        "sagas",
+        None,
+        metric="saga_notifications_total",
+        alert=alert("SagaNotificationExhausted", saga="notifying"),
+    ),
     State(
         "a bulk workflow was closed",
         bulk_closed,
         "its bulk workflow was closed",
         "sagas",
         "claim_left",
-        "saga_open_effects",
+        metric="saga_open_effects",
+        alert=alert("SagaEffectsOpen", saga="held-up", why="claim left"),
         config="ledger.toml",
     ),
     State(

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.alert_watch import panels_of
+from tests.helpers.prometheus_server import NOT_INSTALLED, alert_rules
 from tests.integration.operators.conftest import Observed
+from tests.integration.operators.messaging_situations import EXPECTED as OF_MESSAGING
 from tests.integration.operators.states import STATES, State
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/how-to/find-stuck.md").read_text(encoding="utf-8")
-ALERTS = (ROOT / "deploy/prometheus/alerts.yaml").read_text(encoding="utf-8")
 BY_SPARK = ("open_effects",)
 
 each_state = pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
@@ -64,14 +66,26 @@ def test_reconciliation_finds_it(observed: Observed, state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [state for state in STATES if state.metric], ids=lambda state: state.name)
-def test_a_metric_shows_it_and_an_alert_asks_for_the_metric(observed: Observed, state: State) -> None:
+def test_a_metric_shows_it_and_its_alert_fires(observed: Observed, state: State) -> None:
     assert state.metric is not None
-    saga = observed.ids[state.name].rsplit("-", 1)[0]
-    samples = [
-        sample
-        for metric in observed.metrics
-        for sample in metric.samples
-        if sample.name == state.metric and sample.value > 0
-    ]
-    assert [sample for sample in samples if sample.labels.get("saga", saga) in (saga, "waiting")], samples
-    assert re.search(rf"\b{state.metric}\b", ALERTS)
+    assert state.alert is not None
+    [rule] = [rule for rule in alert_rules() if rule["alert"] == state.alert.name]
+    assert re.search(rf"\b{state.metric}\b", rule["expr"])
+    assert state.metric in {sample.name for metric in observed.metrics for sample in metric.samples}
+    if observed.watched is None:
+        pytest.skip(NOT_INSTALLED)
+    assert observed.watched.has_fired(state.alert.name, **state.alert.labels), observed.watched.alerts
+
+
+@pytest.mark.parametrize("name", [rule["alert"] for rule in alert_rules() if rule["alert"] not in OF_MESSAGING])
+def test_each_other_alert_has_fired_too(observed: Observed, name: str) -> None:
+    if observed.watched is None:
+        pytest.skip(NOT_INSTALLED)
+    assert name in observed.watched.alerts
+
+
+@pytest.mark.parametrize("panel", [panel.title for panel in panels_of("sagas.json")])
+def test_each_panel_has_data(observed: Observed, panel: str) -> None:
+    if observed.watched is None:
+        pytest.skip(NOT_INSTALLED)
+    assert observed.watched.empty[panel] == []

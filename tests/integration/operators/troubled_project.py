@@ -77,6 +77,7 @@ DEFINITIONS: Mapping[str, str] = {
     "pivot-passed": "steps: [{id: take, uses: book, pivot: true}, {id: ask, uses: refuse, on_failure: park}]",
     "late": f"warn_after: 1s\nsteps: [{BOOKED}, {WAITS}]",
     "failing": f"steps: [{BOOKED}, {{id: fly, uses: fail, effect: none, {AGAIN}}}]",
+    "refused-by-ledger": f"steps: [{BOOKED}]",
     "elsewhere": f"steps: [{BOOKED}, {{id: fly, uses: other, effect: none, task_queue: nobody-polls}}]",
     "waiting": "input: {type: object, properties: {n: {type: integer}}}\n"
     "steps:\n  - {id: take, uses: book, with: {value: '${{ default(input.n, 0) }}'}, compensate: {uses: unbook, "

@@ -1,14 +1,15 @@
-"""The alert rules use existing metrics and labels."""
+"""The alert rules and the dashboards use existing metrics and labels, and no alert fires for what has just begun."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import Metric
-from ruamel.yaml import YAML
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
@@ -16,21 +17,28 @@ from saga_workers.enqueued.enqueued_table import EnqueuedTable
 from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.worker.lock_gauges import LockGauges
 from saga_workers.worker.open_effects import OpenEffects
+from saga_workers.worker.poller_gauges import PollerGauges
 from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
 from sagas.settings import Settings
+from tests.helpers.alert_watch import DASHBOARDS, Panel, panels_of
+from tests.helpers.prometheus_server import ALERTS, alert_rules
 
 ROOT = Path(__file__).parents[3]
-RULES = [
-    rule for group in YAML(typ="safe").load(ROOT / "deploy/prometheus/alerts.yaml")["groups"] for rule in group["rules"]
-]
+RULES = alert_rules()
+PAGE = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+PANELS = [(file.name, panel) for file in DASHBOARDS.glob("*.json") for panel in panels_of(file.name)]
+SUFFIXES = ("_bucket", "_count", "_sum")
 
 
 def known() -> dict[str, Metric]:
     collected: dict[str, Metric] = {}
     client: Any = None  # nothing is asked
+    engine: Any = None
     enqueued = EnqueuedMetrics({"shop": EnqueuedTable(create_async_engine("sqlite+aiosqlite://"))})
     gauges = (SagaGauges(client, []), OpenEffects(client, Settings(root=ROOT)))
+    gauges = (*gauges, LockGauges("shop", engine), PollerGauges(client, [], "sagas"))
     for collector in (WorkerMetrics(), *gauges, RelayMetrics(), OutboxGauges([]), TriggerMetrics(), enqueued):
         for metric in collector.collect():
             collected[f"{metric.name}_total" if metric.type == "counter" else metric.name] = metric
@@ -39,13 +47,68 @@ def known() -> dict[str, Metric]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_alert_metrics_exist_and_are_documented(rule: dict[str, str]) -> None:
-    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
     names = re.findall(r"\bsaga_\w+", rule["expr"])
     assert names
     for name in names:
         assert name in known(), f"{rule['alert']} asks for {name}"
-        documented = re.search(rf"`{name}(?:{{([\w,]+)}})?`", page)
+        documented = re.search(rf"`{name}(?:{{([\w,]+)}})?`", PAGE)
         assert documented is not None, f"{name} is not on the page of metrics"
         labels = set((documented[1] or "").split(","))
         asked = re.findall(r"by \(([\w, ]+)\)", rule["expr"]) + re.findall(r"{(\w+)=", rule["expr"])
         assert {label.strip() for part in asked for label in part.split(",")} <= labels
+
+
+@pytest.mark.parametrize(("file", "panel"), PANELS, ids=lambda value: getattr(value, "title", value))
+def test_panel_metrics_exist(file: str, panel: Panel) -> None:
+    for expression in panel.expressions:
+        names = re.findall(r"\bsaga_\w+", expression)
+        assert names
+        for name in names:
+            base = next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
+            assert {name, base} & known().keys(), f"{file}, {panel.title}: there is no metric {name}"
+
+
+def test_each_documented_metric_is_in_a_panel() -> None:
+    documented = set(re.findall(r"^\| `(saga_[a-z_]+)", PAGE, flags=re.MULTILINE)) - {"saga_serve_requests_total"}
+    queries = " ".join(expression for _, panel in PANELS for expression in panel.expressions)
+    assert {name for name in documented if not re.search(rf"\b{name}(?:{'|'.join(SUFFIXES)})?\b", queries)} == set()
+
+
+BEGINNINGS = """
+rule_files: [{rules}]
+evaluation_interval: 15s
+tests:
+  - interval: 15s
+    input_series:
+      - {{series: 'saga_relay_lso_lag{{connection="shop", topic="orders"}}', values: '3x7 0 3x40'}}
+      - {{series: 'saga_trigger_stopped{{group="g", topic="orders"}}', values: '1x6 0 1x40'}}
+      - {{series: 'saga_trigger_lag{{group="g", topic="orders", partition="0"}}', values: '9x30 0 9x80'}}
+    alert_rule_test:
+      - {{eval_time: 100s, alertname: SagaReadersHeldBack}}
+      - {{eval_time: 4m, alertname: SagaReadersHeldBack}}
+      - {{eval_time: 90s, alertname: SagaReaderStopped}}
+      - {{eval_time: 3m, alertname: SagaReaderStopped}}
+      - {{eval_time: 7m, alertname: SagaTriggerBehind}}
+      - {{eval_time: 16m, alertname: SagaTriggerBehind}}
+    promql_expr_test:
+      - expr: 'count by (alertname) (ALERTS{{alertstate="firing"}})'
+        eval_time: 6m
+        exp_samples:
+          - {{labels: '{{alertname="SagaReaderStopped"}}', value: 1}}
+          - {{labels: '{{alertname="SagaReadersHeldBack"}}', value: 1}}
+          - {{labels: '{{alertname="SagaNoWorker"}}', value: 1}}
+          - {{labels: '{{alertname="SagaNoRelay"}}', value: 1}}
+      - expr: 'count by (alertname) (ALERTS{{alertstate="firing", alertname="SagaTriggerBehind"}})'
+        eval_time: 19m
+        exp_samples: [{{labels: '{{alertname="SagaTriggerBehind"}}', value: 1}}]
+"""
+"""A relay and a reader whose first scrapes find work under way, and which then stand still."""
+
+
+def test_no_alert_fires_for_what_has_just_begun(tmp_path: Path) -> None:
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("promtool is not installed (Debian package prometheus)")
+    (tmp_path / "tests.yaml").write_text(BEGINNINGS.format(rules=ALERTS))
+    done = subprocess.run([program, "test", "rules", "tests.yaml"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from temporalio.client import Client
@@ -26,12 +26,14 @@ from saga_workers.doctor.unusable_databases import unusable_databases, unusable_
 from saga_workers.temporal import search_attributes
 from saga_workers.temporal.payload_codec import payload_codec
 from saga_workers.temporal.server_clock import measure_server_clock
+from saga_workers.temporal.step_queues import actions_on_other_queues
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import count_pollers
 from saga_workers.temporal.worker_deployments import set_current_command, version_to_make_current
 from saga_workers.topics.kafka_use import uses_kafka
 from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
+from sagas.definition.model import Definition
 from sagas.definition.times import format_timestamp
 from sagas.errors import SagaError
 from sagas.project import Project
@@ -278,7 +280,7 @@ async def _check_pollers(client: Client, settings: Settings, project: Project) -
         await _check_task_queue(client, own, f"sagas of task queue {own}", workflows=True),
         await _check_task_queue(client, own, f"steps of task queue {own}", workflows=False),
     ]
-    for queue, actions in sorted(_actions_on_other_queues(project, own).items()):
+    for queue, actions in sorted(actions_on_other_queues(_definitions(project), own).items()):
         what = f"task queue {queue} ({', '.join(sorted(actions))})"
         findings.append(
             await _check_task_queue(client, queue, what, workflows=False, help=f"start the worker of {queue}")
@@ -299,19 +301,12 @@ async def _check_task_queue(
     return DoctorResult("workers", False, f"{description}: no worker polls", help)
 
 
-def _actions_on_other_queues(project: Project, own: str) -> dict[str, set[str]]:
-    """Task queues other than the own one, with the actions that steps run there."""
+def _definitions(project: Project) -> Iterable[Definition]:
+    """The definitions of the project, none if they cannot be read: another check says so."""
     try:
-        definitions = project.definitions.values()
+        return project.definitions.values()
     except SagaError:
-        return {}
-    actions: dict[str, set[str]] = {}
-    for definition in definitions:
-        for step in definition.steps:
-            for operation in step.operations_and_probe:
-                if operation.task_queue and operation.task_queue != own:
-                    actions.setdefault(operation.task_queue, set()).add(operation.uses)
-    return actions
+        return ()
 
 
 async def _check_server_clock(client: Client) -> DoctorResult:

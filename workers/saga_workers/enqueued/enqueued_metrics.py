@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Metric
@@ -15,7 +14,7 @@ from saga_activities.enqueued.tables import NEW, REFUSED
 from saga_workers.enqueued.enqueued_table import Enqueued, EnqueuedTable
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
-from saga_workers.runtime.metrics import without_created
+from saga_workers.runtime.metrics import Refreshed, without_created
 
 log = logging.getLogger("saga.enqueued")
 
@@ -42,7 +41,8 @@ class EnqueuedMetrics:
         )
         self._tables = tables
         self._counts: dict[str, Mapping[str, Enqueued]] = {}
-        self._refreshed_at = 0.0
+        self.refresh = Refreshed(self._query_all, GAUGE_MAX_AGE).refresh
+        """Query the databases, unless the values are recent. Those of a database that does not answer are left out."""
         for name in tables:
             for outcome in OUTCOMES:
                 self._delivered.labels(name, outcome)
@@ -50,11 +50,7 @@ class EnqueuedMetrics:
     def count(self, connection: str, outcome: str) -> None:
         self._delivered.labels(connection, outcome).inc()
 
-    async def refresh(self) -> None:
-        """Query the databases, unless the values are recent. Those of a database that does not answer are left out."""
-        if time.monotonic() - self._refreshed_at < GAUGE_MAX_AGE:
-            return
-        self._refreshed_at = time.monotonic()
+    async def _query_all(self) -> None:
         await asyncio.gather(*(self._query(name, table) for name, table in self._tables.items()))
 
     async def _query(self, name: str, table: EnqueuedTable) -> None:

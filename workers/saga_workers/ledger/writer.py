@@ -56,6 +56,8 @@ class LedgerMetrics:
             ["outcome"],
             registry=registry,
         )
+        for outcome in ("written", "refused", "dropped"):
+            self.rows.labels(outcome)  # shown at zero: a counter that first appears at 1 hides that step from rate()
         self.waiting = Gauge("saga_ledger_waiting_rows", "Rows that are not written yet.", registry=registry)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -22,11 +21,12 @@ from saga_activities.messaging.outbox import HELD, NEW, REFUSED, decrypted_event
 from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import OutboxLag, OutboxTable, has_outbox, read_lag, topics_used
 from saga_workers.relay.publisher import progress_topic, transactional_id
-from saga_workers.relay.undecided_events import list_undecided
+from saga_workers.relay.undecided_events import count_unanswered, list_undecided
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.databases import open_databases
 from saga_workers.runtime.lease import Leases
 from saga_workers.runtime.logs import fields
+from saga_workers.runtime.metrics import Refreshed
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings, Settings
 
@@ -178,23 +178,23 @@ class OutboxGauges:
     def __init__(self, outboxes: Collection[Outbox]) -> None:
         self._outboxes = outboxes
         self._lags: dict[str, OutboxLag] = {}
+        self._unanswered: dict[str, int] = {}
         self._transaction_lags: dict[tuple[str, str], int] = {}
-        self._refreshed_at = 0.0
-
-    async def refresh(self) -> None:
+        self.refresh = Refreshed(self._query_all, GAUGE_MAX_AGE).refresh
         """Query the databases and Kafka, unless the values are recent. Whatever does not answer is left out."""
-        if time.monotonic() - self._refreshed_at < GAUGE_MAX_AGE:
-            return
-        self._refreshed_at = time.monotonic()
+
+    async def _query_all(self) -> None:
         await asyncio.gather(*(self._query(outbox) for outbox in self._outboxes))
 
     async def _query(self, outbox: Outbox) -> None:
         self._lags.pop(outbox.name, None)
+        self._unanswered.pop(outbox.name, None)
         for key in [key for key in self._transaction_lags if key[0] == outbox.name]:
             del self._transaction_lags[key]
         try:
             async with asyncio.timeout(_GAUGE_TIMEOUT):
                 self._lags[outbox.name] = await read_lag(outbox.table.engine)
+                self._unanswered[outbox.name] = await count_unanswered(outbox.table.engine)
                 topics = await topics_used(outbox.table.engine)
             for topic, offsets in (await transaction_lag(outbox, topics)).items():
                 self._transaction_lags[outbox.name, topic] = offsets
@@ -211,6 +211,9 @@ class OutboxGauges:
         events = GaugeMetricFamily(
             "saga_outbox_events", "Events that are not published, by status.", labels=["connection", "status"]
         )
+        unanswered = GaugeMetricFamily(
+            "saga_outbox_unanswered", "Held events whose saga gives no answer.", labels=["connection"]
+        )
         undecided = GaugeMetricFamily(
             "saga_relay_lso_lag", "Offsets held back by open transactions.", labels=["connection", "topic"]
         )
@@ -218,9 +221,11 @@ class OutboxGauges:
             oldest.add_metric([name], lag.total(NEW).oldest)
             for status in (NEW, HELD, REFUSED):
                 events.add_metric([name, status], lag.total(status).events)
+        for name, count in self._unanswered.items():
+            unanswered.add_metric([name], count)
         for (name, topic), offsets in self._transaction_lags.items():
             undecided.add_metric([name, topic], offsets)
-        yield from (oldest, events, undecided)
+        yield from (oldest, events, unanswered, undecided)
 
 
 async def transaction_lag(outbox: Outbox, topics: Collection[str]) -> Mapping[str, int]:

@@ -31,6 +31,7 @@ _SELECT_UNDECIDED = (
     "SELECT event_id, status, topic, event_key, value, headers, saga_id, step, created_at, checks, note FROM {outbox} "
     f"WHERE status = '{REFUSED}' OR (status = '{HELD}' AND checks >= :checks) ORDER BY id LIMIT {_MAX_SHOWN}"
 )
+_COUNT_UNANSWERED = f"SELECT COUNT(*) FROM {{outbox}} WHERE status = '{HELD}' AND checks >= :checks"
 _SELECT_EVENT = text("SELECT status, topic, saga_id, step FROM saga_outbox WHERE event_id = :id")
 _UPDATE_STATUS = (
     "UPDATE {outbox} SET status = :status, note = :note, published_at = {dropped_at} "
@@ -87,6 +88,13 @@ async def list_undecided(engine: AsyncEngine) -> list[UndecidedEvent]:
         )
         for row in rows
     ]
+
+
+async def count_unanswered(engine: AsyncEngine) -> int:
+    """The number of held events whose saga has given no answer for half a day. Raises SQLAlchemyError."""
+    async with engine.connect() as connection:
+        counted = await connection.execute(_on_rows(_COUNT_UNANSWERED, engine), {"checks": MAX_UNANSWERED})
+        return counted.scalar_one()
 
 
 def _key(row: Any, values: StoredValues) -> str | None:

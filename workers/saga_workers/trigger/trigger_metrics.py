@@ -15,6 +15,9 @@ PartitionAttempts = tuple[str, str, int, int]
 """Group, topic, partition, and the attempts for its next record that have ended their process."""
 
 
+REPLY_OUTCOMES = ("woken", "late", "duplicate", "unknown", "refused", "malformed")
+
+
 class MeasuredReader(Protocol):
     """A reader whose state is asked for at each scrape."""
 
@@ -77,11 +80,24 @@ class TriggerMetrics:
             ["group", "topic"],
             registry=registry,
         )
+        for outcome in REPLY_OUTCOMES:
+            self._replies.labels(outcome)
         self._readers: list[MeasuredReader] = []
         self._waiting: set[tuple[str, str]] = set()
 
     def add_reader(self, reader: MeasuredReader) -> None:
         self._readers.append(reader)
+        self._dead.labels(reader.group, reader.topic)
+
+    def starts_sagas(self, saga: str, topic: str) -> None:
+        """Show the counters of a saga's trigger at zero: one that first appears at 1 hides that step from rate()."""
+        for counter in (self._started, self._existed, self._signalled):
+            counter.labels(saga, topic)
+
+    def consumes(self, consumer: str, topic: str) -> None:
+        """Show the counters of a consumer or a bridge at zero."""
+        for outcome in ("done", "rejected", "duplicate"):
+            self._consumed.labels(consumer, topic, outcome)
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, as Prometheus collectors return them."""
@@ -124,5 +140,5 @@ class TriggerMetrics:
         (self._waiting.add if waits else self._waiting.discard)((group, topic))
 
     def replied(self, outcome: str) -> None:
-        """Count a reply; ``outcome`` is ``woken``, ``late``, ``duplicate``, ``unknown``, ``refused``, ``malformed``."""
+        """Count a reply; ``outcome`` is one of :data:`REPLY_OUTCOMES`."""
         self._replies.labels(outcome).inc()

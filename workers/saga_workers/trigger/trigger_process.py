@@ -241,6 +241,7 @@ class TriggerTasks:
     def _make_trigger(self, definition: Definition, topic: str) -> TopicReader:
         assert self._client is not None
         group = project_reader(self._settings.prefix, definition, topic).group
+        self.metrics.starts_sagas(definition.saga, topic)
         handle = SagaTrigger(self._client, definition, topic, group, self._dead_letters, self.metrics, self._stop)
         if not handle.most_shared:
             return TopicReader(self._settings, group, topic, handle, concurrency=MAX_CONCURRENT_STARTS, gate=self._gate)
@@ -260,6 +261,7 @@ class TriggerTasks:
 
     def _make_consumer(self, consumer: Consumer) -> TopicReader:
         group = project_reader(self._settings.prefix, consumer, consumer.topic).group
+        self.metrics.consumes(consumer.name, consumer.topic)
         # Its own threads: handlers of another consumer that hang take none of them.
         threads = ThreadPoolExecutor(MAX_CONCURRENT_MESSAGES, group)
         self._stack.callback(threads.shutdown, wait=False)
@@ -288,6 +290,7 @@ class TriggerTasks:
 
     def _make_bridge(self, bridge: Bridge) -> BridgeReader:
         group = project_reader(self._settings.prefix, bridge, bridge.topic).group
+        self.metrics.consumes(bridge.name, bridge.topic)
         return BridgeReader(self._settings, bridge, group, self._dead_letters, self.metrics, gate=self._gate)
 
     def _make_listener(self, topics: Sequence[str]) -> ReplyListener:

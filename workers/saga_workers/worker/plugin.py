@@ -140,6 +140,7 @@ class SagaPlugin(SimplePlugin):
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Called by Temporal when a worker is created."""
         leave_out_responses()
+        self.metrics.initialize(self._trust.definitions.values())
         config = super().configure_worker(config)
         settings = self._project.settings
         databases = DatabaseConnections(settings.sql_connections())

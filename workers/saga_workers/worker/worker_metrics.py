@@ -6,7 +6,6 @@ equal on all workers: take the maximum.
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import logging
 import time
@@ -33,7 +32,7 @@ from temporalio.worker import (
 from saga_activities.attempt_context import ObservedAttempt, ObservedChunk
 from saga_activities.circuit_breakers import BreakerState
 from saga_workers.ledger.writer import LedgerMetrics
-from saga_workers.runtime.metrics import without_created
+from saga_workers.runtime.metrics import Refreshed, without_created
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.worker.metric_labels import OTHER, MetricLabels
@@ -116,6 +115,23 @@ class WorkerMetrics:
     def collect(self) -> Iterator[Metric]:
         """The metrics, as Prometheus collectors return them."""
         return without_created(self._registry)
+
+    def initialize(self, definitions: Iterable[Definition]) -> None:
+        """Show what counts whole sagas at zero: a series that first appears at 1 hides that step from rate(), so a saga
+        that runs once a day would be in no graph. Steps are left out: they would be thousands of series.
+        """
+        for definition in definitions:
+            name = definition.saga
+            self._started.labels(name)
+            self._finished.labels(name, "COMPLETED", "")
+            self._duration.labels(name, "COMPLETED")
+            for reason in ("rejected", "failed", "unknown"):
+                self._finished.labels(name, "COMPENSATED", reason)
+            if definition.locks is not None:
+                self._lock_wait.labels(name)
+            if definition.notify:
+                for outcome in ("delivered", "exhausted"):
+                    self._notifications.labels(name, outcome)
 
     def started(self, saga: str, count: int = 1) -> None:
         """Count the start of a saga, or of several."""
@@ -298,31 +314,26 @@ class SagaGauges:
         }
         self._parked_since: dict[str, float] = {}
         self._values: SagaGaugeValues | None = None
-        self._refreshed_at: float | None = None
         self._last_error: str | None = None
-        self._lock = asyncio.Lock()
-
-    async def refresh(self) -> None:
-        """Query Temporal, unless the values are younger than :data:`GAUGE_MAX_AGE`.
+        self.refresh = Refreshed(self._query_all, GAUGE_MAX_AGE).refresh
+        """Query Temporal, unless the values are recent.
 
         If Temporal does not answer, the gauges disappear: an outdated value would look healthy.
         """
-        async with self._lock:
-            if self._refreshed_at is not None and time.monotonic() - self._refreshed_at < GAUGE_MAX_AGE:
-                return
-            if self._read_pauses is not None:
-                self._pauses = await self._read_pauses()
-            if self._read_breakers is not None:
-                self._breakers = await self._read_breakers()
-            try:
-                self._values = await self._query()
-                self._last_error = None
-            except RPCError as error:
-                self._values = None
-                if self._last_error != error.message:  # once, not at every scrape
-                    self._last_error = error.message
-                    log.warning("parked and overdue sagas not counted: %s", error.message)
-            self._refreshed_at = time.monotonic()
+
+    async def _query_all(self) -> None:
+        if self._read_pauses is not None:
+            self._pauses = await self._read_pauses()
+        if self._read_breakers is not None:
+            self._breakers = await self._read_breakers()
+        try:
+            self._values = await self._query()
+            self._last_error = None
+        except RPCError as error:
+            self._values = None
+            if self._last_error != error.message:  # once, not at every scrape
+                self._last_error = error.message
+                log.warning("parked and overdue sagas not counted: %s", error.message)
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, as Prometheus collectors return them."""

@@ -34,11 +34,10 @@ from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.worker_deployments import set_current_command, version_to_make_current
 from saga_workers.worker.guard_retention import CLEANUP_INTERVAL, GuardRetention, longest_attempt
-from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.refused_databases import log_refused_databases
+from saga_workers.worker.scraped_metrics import scraped_metrics
 from saga_workers.worker.spark_support import missing_package, uses_spark
-from saga_workers.worker.worker_metrics import SagaGauges
 from sagas.project import Project
 
 log = logging.getLogger("saga.worker")
@@ -70,27 +69,17 @@ async def run_worker(
     delivering = Delivering(project, delivered_connections(project.settings, "worker"), stop)
     async with AsyncExitStack() as stack:
         if health is not None:
-            gauges = SagaGauges(
-                client,
-                project.definitions.values(),
-                plugin.pauses and plugin.pauses.current,
-                plugin.breakers and plugin.breakers.states,
-            )
-            effects = OpenEffects(client, project.settings)
-
-            async def refresh() -> None:
-                await asyncio.gather(gauges.refresh(), delivering.metrics.refresh())
-
+            metrics = await stack.enter_async_context(scraped_metrics(client, project, plugin, delivering.metrics))
             await stack.enter_async_context(
                 health_server(
                     health,
                     stop=stop,
                     ready=partial(_readiness, worker, client),
-                    metrics=(plugin.metrics, gauges, effects, delivering.metrics),
-                    refresh=refresh,
+                    metrics=metrics.collectors,
+                    refresh=metrics.refresh,
                 )
             )
-            looking = start_background(effects.run_forever(), "search for open effects")
+            looking = start_background(metrics.effects.run_forever(), "search for open effects")
             stack.push_async_callback(end_tasks, [looking])
         log.info(
             "serving %d sagas and %d actions on task queue %s of %s",

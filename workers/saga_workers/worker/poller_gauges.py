@@ -1,0 +1,52 @@
+"""The gauge of the workers that poll the task queues of a project, from Temporal."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from saga_workers.runtime.metrics import Refreshed
+from saga_workers.temporal.step_queues import actions_on_other_queues
+from saga_workers.temporal.temporal_runs import count_pollers
+from sagas.definition.model import Definition
+
+log = logging.getLogger("saga.metrics")
+
+GAUGE_MAX_AGE = 15.0
+"""Seconds for which the values are reused."""
+
+
+class PollerGauges:
+    """A Prometheus collector of the latest values; ``refresh`` updates them. ``queue``: that of the sagas."""
+
+    def __init__(self, client: Client, definitions: Iterable[Definition], queue: str) -> None:
+        self._client = client
+        self._asked = [(queue, "sagas"), (queue, "steps")]
+        self._asked += [(other, "steps") for other in sorted(actions_on_other_queues(definitions, queue))]
+        self._pollers: Mapping[tuple[str, str], int] = {}
+        self.refresh = Refreshed(self._query, GAUGE_MAX_AGE).refresh
+        """Query Temporal, unless the values are recent. If it does not answer, the gauge disappears."""
+
+    async def _query(self) -> None:
+        pollers: dict[tuple[str, str], int] = {}
+        try:
+            for queue, kind in self._asked:
+                pollers[queue, kind] = await count_pollers(self._client, queue, workflows=kind == "sagas")
+        except RPCError as error:
+            pollers.clear()
+            log.debug("pollers not counted: %s", error.message)
+        self._pollers = pollers
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, as Prometheus collectors return them."""
+        pollers = GaugeMetricFamily(
+            "saga_pollers", "Workers that poll a task queue of the project.", labels=["task_queue", "kind"]
+        )
+        for (queue, kind), count in self._pollers.items():
+            pollers.add_metric([queue, kind], count)
+        yield pollers

@@ -1,0 +1,59 @@
+"""All that a worker shows when it is scraped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+from prometheus_client.registry import Collector
+from temporalio.client import Client
+
+from saga_activities.connections import DatabaseConnections
+from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
+from saga_workers.worker.lock_gauges import LockGauges
+from saga_workers.worker.open_effects import OpenEffects
+from saga_workers.worker.plugin import SagaPlugin
+from saga_workers.worker.poller_gauges import PollerGauges
+from saga_workers.worker.worker_metrics import SagaGauges
+from sagas.project import Project
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapedMetrics:
+    """The collectors of an endpoint, and what updates them before a scrape. ``effects`` is updated in the background:
+    call its ``run_forever``.
+    """
+
+    collectors: tuple[Collector, ...]
+    effects: OpenEffects
+    queries: tuple[Callable[[], Awaitable[None]], ...]
+
+    async def refresh(self) -> None:
+        await asyncio.gather(*(query() for query in self.queries))
+
+
+@contextlib.asynccontextmanager
+async def scraped_metrics(
+    client: Client, project: Project, plugin: SagaPlugin, enqueued: EnqueuedMetrics
+) -> AsyncIterator[ScrapedMetrics]:
+    """The metrics of the worker of this project. ``enqueued``: those of the rows that it delivers."""
+    settings, definitions = project.settings, project.definitions.values()
+    sagas = SagaGauges(
+        client,
+        definitions,
+        plugin.pauses and plugin.pauses.current,
+        plugin.breakers and plugin.breakers.states,
+    )
+    pollers = PollerGauges(client, definitions, settings.temporal.task_queue)
+    effects = OpenEffects(client, settings)
+    gauges: list[SagaGauges | PollerGauges | EnqueuedMetrics | LockGauges] = [sagas, pollers, enqueued]
+    locks = settings.lock_connection
+    databases = DatabaseConnections([] if locks is None else [settings.sql_connection(locks)], pool_size=1)
+    if locks is not None:
+        gauges.append(LockGauges(locks, databases.engine(locks)))
+    try:
+        yield ScrapedMetrics((plugin.metrics, effects, *gauges), effects, tuple(gauge.refresh for gauge in gauges))
+    finally:
+        await databases.close()
