@@ -256,6 +256,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "backfill", "saga_cli.commands.run.backfill:backfill", "start sagas for past times of a schedule", _RUN
     ),
     CommandEntry("list", "saga_cli.commands.run.list:list_sagas", "list sagas, one line each", _RUN),
+    CommandEntry(
+        "report",
+        "saga_cli.commands.run.report:report",
+        "the sagas of a day: outcomes, slowest steps, what needs somebody",
+        _RUN,
+    ),
     CommandEntry("show", "saga_cli.commands.run.show:show", "show the state and the history of one saga", _RUN),
     CommandEntry("watch", "saga_cli.commands.run.watch:watch", "follow a saga until it ends", _RUN),
     CommandEntry("open", "saga_cli.commands.run.open:open_saga", "open the saga in the Temporal Web UI", _RUN),

@@ -65,6 +65,17 @@ class RunFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class OutcomeCount:
+    """Sagas of one name that have ended in one state. ``seconds``: the sum of their durations."""
+
+    saga: str
+    state: str
+    count: int
+    seconds: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
 class NewClaim:
     """An id to claim. ``input_digest``: see :func:`sagas.protocol.payloads.input_digest`."""
 

@@ -273,6 +273,14 @@ async def list_runs(engine: AsyncEngine, criteria: RunFilter, limit: int) -> lis
         return await _to_rows(connection, (await connection.execute(query)).all())
 
 
+async def read_rows(connection: AsyncConnection, keys: Sequence[tuple[str, datetime]]) -> list[RunRow]:
+    """The rows with these keys, in no order."""
+    query = sa.select(*_READ).where(among(connection, _COLUMNS.saga_id, [saga_id for saga_id, _ in keys]))
+    chosen = set(keys)
+    rows = [row for row in await connection.execute(query) if (row.saga_id, row.started_at) in chosen]
+    return await _to_rows(connection, rows)
+
+
 def has_label(labels: sa.Column[Any], name: str, value: str) -> sa.ColumnElement[bool]:
     """The condition in SQL that a row has the label ``name`` with this value in its column of labels."""
     # Not every database has an escape for these in a path; names of labels in definitions have neither.

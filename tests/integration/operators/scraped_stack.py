@@ -69,8 +69,8 @@ async def running_endpoints(stack: Stack, addresses: Mapping[str, str]) -> Async
             for project, plugin, enqueued in parts
         ]
         outboxes = await context.enter_async_context(outbox_gauges(stack.client.project.settings))
-        served: list[tuple[Sequence[Collector], ScrapedMetrics | OutboxGauges]]
-        served = [(worker.collectors, worker) for worker in workers] + [((outboxes,), outboxes)]
+        served: Sequence[tuple[Sequence[Collector], ScrapedMetrics | OutboxGauges]]
+        served = [*((worker.collectors, worker) for worker in workers), ((outboxes,), outboxes)]
         for name, (collectors, source) in zip(PROCESSES, served, strict=True):
             server = health_server(
                 addresses[name], stop=stop, ready=_is_ready, metrics=collectors, refresh=source.refresh

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from saga_activities.guard.unreadable_rows import ChangedRow, MissingRowKey
-from saga_activities.ledger import audit, batches, circuit_breakers, claims, forgetting, pauses, rows
+from saga_activities.ledger import audit, batches, circuit_breakers, claims, forgetting, pauses, period, rows
 from saga_workers.runtime.database_access import driver_message
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "driver_message",
     "forgetting",
     "pauses",
+    "period",
     "rows",
 ]

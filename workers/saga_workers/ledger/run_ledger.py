@@ -9,7 +9,16 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
-from saga_activities.ledger.records import Claim, KnownSaga, NewClaim, RunFilter, RunRecord, RunRow, SingleClaim
+from saga_activities.ledger.records import (
+    Claim,
+    KnownSaga,
+    NewClaim,
+    OutcomeCount,
+    RunFilter,
+    RunRecord,
+    RunRow,
+    SingleClaim,
+)
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.access_view import Access, AccessView
 from sagas.protocol.payloads import to_packed_text
@@ -114,6 +123,21 @@ class RunLedger:
         """The newest rows that match."""
         with self._readable():
             return await self._sql.rows.list_runs(self.engine, criteria, limit)
+
+    async def outcomes(self, since: datetime, saga: str | None) -> builtins.list[OutcomeCount]:
+        """The sagas that began since then and have ended, by name and state."""
+        with self._readable():
+            return await self._sql.period.count_outcomes(self.engine, since, saga)
+
+    async def slowest(self, since: datetime, saga: str | None, limit: int) -> builtins.list[RunRow]:
+        """The ended sagas of the period that took longest, the slowest first."""
+        with self._readable():
+            return await self._sql.period.slowest_runs(self.engine, since, saga, limit)
+
+    async def open_members(self, since: datetime, saga: str | None) -> dict[str, int]:
+        """The sagas that bulk workflows have claimed since then and run now, by name."""
+        with self._readable():
+            return await self._sql.period.count_open_members(self.engine, since, saga)
 
     async def bulk_claim(self, saga_id: str) -> Claim | None:
         """The claim of the bulk workflow that runs this saga; None if none does."""

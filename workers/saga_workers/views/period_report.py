@@ -1,0 +1,251 @@
+"""The sagas of a period: how many began, how they have ended, which steps took longest, and what needs somebody.
+
+Open sagas and those that were closed from outside are counted by Temporal; the others by the ledger, with one statement
+for each question, or without a ledger by Temporal as well, as far as its visibility store goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from saga_activities.ledger.records import OutcomeCount
+from saga_workers.location.locator import Locator
+from saga_workers.temporal.temporal_runs import namespace_retention
+from saga_workers.temporal.visibility_filter import keyword_condition
+from saga_workers.views.parked import group_parked, read_parked
+from saga_workers.views.saga_list import SagaFilter, query_sagas, visibility_query
+from sagas.protocol.saga_view import SagaView, StepView, ViewState
+from sagas.text.shell import saga_command
+from sagas.text.shortening import counted
+
+MAX_NAMES = 200
+"""Names of sagas about which Temporal is asked."""
+
+SLOWEST_SAGAS = 200
+"""Sagas whose steps are read: those that took longest."""
+
+SLOWEST_STEPS = 10
+SHOWN_RESIDUE = 50
+_CONCURRENCY = 16
+_RPC_TIMEOUT = timedelta(seconds=30)
+
+_FROM_OUTSIDE: tuple[ViewState, ...] = ("TERMINATED", "FAILED")
+"""Final states in which a saga writes no row."""
+
+_BY_ITSELF: tuple[ViewState, ...] = ("COMPLETED", "COMPENSATED", "RESIDUE")
+STATE_COLUMNS = (*_BY_ITSELF, *_FROM_OUTSIDE)
+
+
+@dataclass(slots=True)
+class SagaCount:
+    """The sagas of one name. ``states``: the final ones. ``mean_seconds``, ``longest_seconds``: of those that have
+    ended by themselves; None if that is not known.
+    """
+
+    saga: str
+    open: int = 0
+    states: dict[str, int] = field(default_factory=dict)
+    mean_seconds: float | None = None
+    longest_seconds: float | None = None
+
+    @property
+    def started(self) -> int:
+        return self.open + sum(self.states.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {"saga": self.saga, "started": self.started, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """One step in the sagas that were read. ``saga_id``: the one in which it took longest."""
+
+    saga: str
+    step: str
+    count: int
+    mean_seconds: float
+    longest_seconds: float
+    attempts: int
+    saga_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodReport:
+    """``source``: where the outcomes are from. ``slowest_steps`` of ``sagas_read`` sagas, ``residue``: the newest ones.
+    ``unknown``: sentences about what the source cannot tell.
+    """
+
+    since: datetime
+    until: datetime
+    saga: str | None
+    source: str
+    sagas: Sequence[SagaCount]
+    sagas_read: int
+    slowest_steps: Sequence[StepTimes]
+    parked: Sequence[Mapping[str, Any]]
+    residue: Sequence[SagaView]
+    unknown: Sequence[str]
+
+    def total(self, state: str) -> int:
+        return sum(count.states.get(state, 0) for count in self.sagas)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "since": self.since.isoformat(),
+            "until": self.until.isoformat(),
+            "saga": self.saga,
+            "source": self.source,
+            "sagas": [count.to_json() for count in self.sagas],
+            "sagas_read": self.sagas_read,
+            "slowest_steps": [asdict(step) for step in self.slowest_steps],
+            "parked": list(self.parked),
+            "residue": [
+                {
+                    "id": view.id,
+                    "saga": view.saga,
+                    "ended_at": view.ended_at,
+                    "residue": [effect.to_json() for effect in view.residue],
+                    "command": saga_command("show", view.id),
+                }
+                for view in self.residue
+            ],
+            "unknown": list(self.unknown),
+        }
+
+
+async def read_report(
+    locator: Locator, criteria: SagaFilter, definitions: Collection[str], until: datetime
+) -> PeriodReport:
+    """The sagas that began at ``criteria.since`` or later; ``criteria.saga``: only those of this name.
+
+    ``definitions``: the names in the project. Raises LedgerUnavailable, UsageError, RPCError.
+    """
+    since, saga, ledger = criteria.since, criteria.saga, locator.ledger
+    assert since is not None
+    outcomes: list[OutcomeCount] = []
+    members: dict[str, int] = {}
+    views: list[SagaView] = []
+    if ledger.configured:
+        outcomes = await ledger.outcomes(since, saga)
+        members = await ledger.open_members(since, saga)
+        views = [row.view for row in await ledger.slowest(since, saga, SLOWEST_SAGAS)]
+    names = sorted({*definitions, *(row.saga for row in outcomes), *members} if saga is None else {saga})
+    states = _FROM_OUTSIDE if ledger.configured else STATE_COLUMNS
+    counts = await _count_in_temporal(locator, criteria, names[:MAX_NAMES], states)
+    for name, count in members.items():
+        counts.setdefault(name, SagaCount(name)).open += count
+    _add_outcomes(counts, outcomes)
+    parked = await read_parked(locator, replace(criteria, since=None), nested=True)
+    residue = [view async for view in query_sagas(locator, replace(criteria, states=("RESIDUE",)), limit=SHOWN_RESIDUE)]
+    return PeriodReport(
+        since,
+        until,
+        saga,
+        "ledger" if ledger.configured else "temporal",
+        [count for _, count in sorted(counts.items()) if count.started],
+        len(views),
+        slowest_steps(views),
+        group_parked(parked.operations),
+        residue,
+        [*await _unknown(locator, since, until, names), *_unreachable(parked.unreachable)],
+    )
+
+
+async def _count_in_temporal(
+    locator: Locator, criteria: SagaFilter, names: Sequence[str], states: Sequence[str]
+) -> dict[str, SagaCount]:
+    """The open sagas of these names, and those in these states."""
+    gate = asyncio.Semaphore(_CONCURRENCY)
+    queue = None if criteria.saga is not None else criteria.task_queue
+    own = "" if queue is None else keyword_condition("TaskQueue", queue)
+
+    async def count(asked: SagaFilter, where: str = "") -> int:
+        asked = replace(asked, where=" AND ".join(filter(None, (where, own))) or None)
+        async with gate:
+            answer = await locator.temporal.count_workflows(visibility_query(asked), rpc_timeout=_RPC_TIMEOUT)
+            return answer.count
+
+    async def count_saga(name: str) -> SagaCount:
+        asked = replace(criteria, saga=name)
+        still_open, *ended = await asyncio.gather(
+            count(asked, "ExecutionStatus = 'Running'"),
+            *(count(replace(asked, states=(state,))) for state in states),
+        )
+        return SagaCount(
+            name, still_open, {state: number for state, number in zip(states, ended, strict=True) if number}
+        )
+
+    return {counted.saga: counted for counted in await asyncio.gather(*map(count_saga, names))}
+
+
+def _add_outcomes(counts: dict[str, SagaCount], outcomes: Sequence[OutcomeCount]) -> None:
+    of_saga: dict[str, list[OutcomeCount]] = collections.defaultdict(list)
+    for outcome in outcomes:
+        of_saga[outcome.saga].append(outcome)
+    for name, rows in of_saga.items():
+        count = counts.setdefault(name, SagaCount(name))
+        for row in rows:
+            count.states[row.state] = count.states.get(row.state, 0) + row.count
+        count.mean_seconds = round(sum(row.seconds for row in rows) / sum(row.count for row in rows), 3)
+        count.longest_seconds = round(max(row.longest for row in rows), 3)
+
+
+def slowest_steps(views: Sequence[SagaView]) -> list[StepTimes]:
+    """The steps with the longest times from their first attempt to the end of their last one."""
+    times: dict[tuple[str, str], list[tuple[float, int, str]]] = collections.defaultdict(list)
+    for view in views:
+        for step in view.steps:
+            if (seconds := _seconds(step)) is not None:
+                times[view.saga, step.step].append((seconds, step.attempts or 0, view.id))
+    steps = [
+        StepTimes(
+            saga,
+            step,
+            len(rows),
+            round(sum(seconds for seconds, _, _ in rows) / len(rows), 3),
+            round(max(rows)[0], 3),
+            sum(attempts for _, attempts, _ in rows),
+            max(rows)[2],
+        )
+        for (saga, step), rows in times.items()
+    ]
+    return sorted(steps, key=lambda step: (-step.longest_seconds, step.saga, step.step))[:SLOWEST_STEPS]
+
+
+def _seconds(step: StepView) -> float | None:
+    if step.started_at is None or step.ended_at is None:
+        return None
+    try:
+        return (datetime.fromisoformat(step.ended_at) - datetime.fromisoformat(step.started_at)).total_seconds()
+    except (ValueError, TypeError):
+        return None  # of a worker that is not of this engine
+
+
+async def _unknown(locator: Locator, since: datetime, until: datetime, names: Sequence[str]) -> list[str]:
+    sentences = []
+    if len(names) > MAX_NAMES:
+        sentences.append(f"open sagas of {len(names) - MAX_NAMES} more names are not counted; use --saga")
+    if locator.ledger.configured:
+        return sentences
+    sentences += [
+        "how long sagas and their steps took: only a ledger keeps that",
+        "sagas of bulk workflows, which have no run of their own",
+        "which runs are undos of completed sagas: each counts as one more saga",
+    ]
+    kept = await namespace_retention(locator.temporal)
+    if until - since > timedelta(seconds=kept):
+        days = counted(round(kept / 86400), "day")
+        sentences.append(f"sagas that ended more than {days} ago: Temporal has deleted their runs")
+    return sentences
+
+
+def _unreachable(unreachable: Mapping[str, str]) -> list[str]:
+    if not unreachable:
+        return []
+    why = next(iter(unreachable.values()))
+    return [f"what is parked in {counted(len(unreachable), 'saga')} that could not be queried: {why}"]
