@@ -41,6 +41,13 @@ def input_mistakes(definition: Definition, node: YamlNode | None) -> Iterator[tu
         yield node and _node_at(node, error), error_message(error, definition.input)
 
 
+def certain_input_problems(definition: Definition, value: Any) -> list[str]:
+    """The mistakes that the input of a saga has whatever the expressions in it give."""
+    value = {} if value is None else value
+    errors = _certain_errors(compile_schema(canonical_schema(definition.input)), value)
+    return [error_message(error, definition.input) for error in errors]
+
+
 def _certain_errors(compiled: CompiledSchema, value: Any) -> list[Any]:
     """The errors that a value has whatever its expressions give; none of a schema that is itself wrong."""
     if _is_unknown(value):

@@ -6,40 +6,108 @@ When in doubt a call counts: the first version of an action may go only when no 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sagas.definition.model import Operation, StepDefinition
-from sagas.machine.state import SagaRun, StepRecord
+from sagas.definition.model import Operation, StepDefinition, is_nested
+from sagas.machine.compensations import current_alternate
+from sagas.machine.nested_names import possible_names
+from sagas.machine.state import Entry, OperationState, SagaRun, StepRecord
 
-CallRole = Literal["do", "probe", "compensate", "confirm"]
+CallRole = Literal["do", "probe", "compensate", "confirm", "notify"]
 
 _BEYOND_ACTION = frozenset(
     {"DONE", "REJECTED", "SKIPPED", "COMPENSATING", "COMPENSATED", "NOTHING_TO_UNDO", "CONFIRMING", "CONFIRMED"}
 )
-_UNDONE = frozenset({"COMPENSATED", "NOTHING_TO_UNDO"})
+_NEVER_UNDONE = frozenset({"COMPENSATED", "NOTHING_TO_UNDO", "SKIPPED"})
+_BEFORE_UNDO = "completed"
+"""The milestone of a notification that is behind a completed saga."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemainingCall:
-    """An operation of a step. ``arguments``: as the definition writes them; those of the action for a short form."""
+    """An operation of a step, or a notification, of which ``step`` has the number.
+
+    ``arguments``: as the definition writes them, those of the action for a short form. ``recorded``: they are those
+    that an operator has given, or that are kept for a call, so they have values of the saga.
+    """
 
     step: str
     role: CallRole
     operation: Operation
     arguments: Mapping[str, Any]
+    recorded: bool = False
 
 
 def remaining_calls(run: SagaRun) -> list[RemainingCall]:
     """The calls that a running saga may still make, and those of the undo of a completed one."""
     if run.state in ("COMPENSATED", "RESIDUE"):
         return []
-    steps = run.definition.steps
-    if run.state == "COMPLETED":
-        return [call for step in steps for call in _each(step, "compensate", step.compensations)]
-    if _may_repeat_steps(run):
-        return [call for step in steps for call in _all_of_step(step)]
-    return [call for step in steps for call in _of_step(run, step, run.steps[step.id])]
+    return [*_of_steps(run), *_notifications(run)]
+
+
+def _of_steps(run: SagaRun) -> Iterator[RemainingCall]:
+    repeats = run.state != "COMPLETED" and _may_repeat_steps(run)
+    for step in run.definition.steps:
+        record = run.steps[step.id]
+        if run.state == "COMPLETED":
+            written = _undo_of(run, step, record)
+        elif repeats:
+            written = _all_of_step(step)
+        else:
+            written = _of_step(run, step, record)
+        for call in written:
+            yield from _named(run, record, step, call)
+            yield from _recorded(record, step, call)
+
+
+def _named(run: SagaRun, record: StepRecord, step: StepDefinition, call: RemainingCall) -> Iterator[RemainingCall]:
+    """The call, for a nested saga with each name that it may have."""
+    if call.role != "do" or not is_nested(step):
+        yield call
+        return
+    for name in possible_names(run, record, call.arguments.get("name")):
+        yield replace(call, arguments={**call.arguments, "name": name})
+
+
+def _recorded(record: StepRecord, step: StepDefinition, call: RemainingCall) -> Iterator[RemainingCall]:
+    """The call with arguments that an operator has given, and with those that are kept for its next attempt."""
+    for entry in record.entries:
+        state = _operation_state(step, entry, call)
+        sent = () if state is None else (state.override, state.arguments)
+        of_step = (entry.override, entry.arguments) if call.operation.with_ is None else ()
+        for arguments in (*sent, *of_step):
+            if arguments is not None:
+                yield replace(call, arguments=arguments, recorded=True)
+    if call.role == "do" or call.operation.with_ is None:
+        for _, given in record.corrections.values():
+            yield replace(call, arguments=given, recorded=True)
+
+
+def _operation_state(step: StepDefinition, entry: Entry, call: RemainingCall) -> Entry | OperationState | None:
+    """The state that has the arguments of the call, if it is the current one of its role."""
+    match call.role:
+        case "do":
+            return entry
+        case "confirm":
+            return entry.confirm
+        case "compensate":
+            current = entry.undo is not None and current_alternate(step, entry.undo) is call.operation
+            return entry.undo if current else None
+    return None
+
+
+def _notifications(run: SagaRun) -> Iterator[RemainingCall]:
+    for number, notification in enumerate(run.definition.notify):
+        if run.state != "COMPLETED" or set(notification.when) != {_BEFORE_UNDO}:
+            do = notification.do
+            yield RemainingCall(str(number), "notify", do, do.with_ or {})
+
+
+def _undo_of(run: SagaRun, step: StepDefinition, record: StepRecord) -> Iterator[RemainingCall]:
+    """The compensations that the undo of a completed saga may call."""
+    if run.earlier.exist or not {entry.state for entry in record.entries} <= _NEVER_UNDONE:
+        yield from _each(step, "compensate", step.compensations)
 
 
 def _may_repeat_steps(run: SagaRun) -> bool:
@@ -64,7 +132,7 @@ def _of_step(run: SagaRun, step: StepDefinition, record: StepRecord) -> Iterator
     in_progress = not states <= _BEYOND_ACTION | {"PENDING"}
     if in_progress or (not goes_back and _has_pending_items(record)):
         yield from _forward(step)
-    if not states <= _UNDONE or (not states and not goes_back):
+    if not states <= _NEVER_UNDONE or (not goes_back and _has_pending_items(record)):
         yield from _each(step, "compensate", step.compensations)
     if not goes_back and states != {"CONFIRMED"}:
         yield from _confirm(step)

@@ -205,6 +205,11 @@ def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, A
     return {**call.arguments, ENVELOPE: envelope}
 
 
+def is_local_call(argument: Mapping[str, Any]) -> bool:
+    """Return whether a call is for a worker of the project, and not for one in another language."""
+    return "timeout" in argument[ENVELOPE]
+
+
 def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
     """The reverse of :func:`encode_call`. Raises KeyError when the envelope is missing."""
     envelope = argument[ENVELOPE]

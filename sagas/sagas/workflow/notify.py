@@ -15,9 +15,11 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
 from sagas.actions.envelope import ENVELOPE
+from sagas.definition.model import Operation
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.definition.times import format_timestamp
 from sagas.machine.expressions.evaluation import DefinitionError
+from sagas.machine.remaining_calls import RemainingCall
 from sagas.protocol.messages import Notify
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
@@ -25,8 +27,10 @@ from sagas.protocol.payloads import (
     NOTIFICATION_WORKFLOW,
     RETRY_NOTIFICATION_SIGNAL,
     UNDO_SUFFIX,
+    decode_call,
     decode_result,
     encode_call,
+    is_local_call,
 )
 from sagas.text.exact_json import decode_json
 from sagas.text.markdown import markdown_text
@@ -154,12 +158,23 @@ class NotifyWorkflow:
         """Set by the worker before the run."""
         self._retry_requested = False
         self._saga = ""
+        self._order: dict[str, Any] | None = None
         self._status: dict[str, Any] = dict(_INITIAL_STATUS)
 
     @property
     def ended(self) -> tuple[str, str] | None:
         """The saga's name and DELIVERED or EXHAUSTED, for metrics; None while delivery is in progress."""
         return (self._saga, self._status["state"]) if self._status["ended_at"] is not None else None
+
+    def remaining_calls(self) -> list[RemainingCall]:
+        """The call with which it is delivered; none of a worker in another language."""
+        order, call = self._order, None if self._order is None else self._order["call"]
+        if order is None or call is None or not is_local_call(call["argument"]):
+            return []
+        invocation = decode_call(order["uses"], call["argument"])
+        connection = None if invocation.guard is None else invocation.guard.connection
+        operation = Operation(order["uses"], connection=connection)
+        return [RemainingCall(order["notification"], "notify", operation, invocation.arguments, recorded=True)]
 
     @workflow.run
     async def run(self, input: RawValue = NO_INPUT) -> dict[str, Any]:
@@ -170,7 +185,7 @@ class NotifyWorkflow:
         except SagaApplicationError:
             workflow.upsert_memo({NOTIFICATION_MEMO: None})  # the status of a delivery, which this is not
             raise
-        self._saga, self._status["saga_id"] = order["saga"], order["saga_id"]
+        self._saga, self._status["saga_id"], self._order = order["saga"], order["saga_id"], order
         failure = Failure("definition", order.get("problem") or "")
         for wait in (0.0, *map(float, order["intervals"])) if order["call"] is not None else ():
             if self._status["attempts"]:

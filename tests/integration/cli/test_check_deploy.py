@@ -86,6 +86,46 @@ async def test_calls_and_histories(
     assert "ondetermin" in replays["ask"].what
 
 
+LATER = """
+saga: later
+notify:
+  - {when: [completed], uses: unwork, with: {mode: told}}
+steps:
+  - {id: book, uses: work, compensate: unwork}
+  - {id: wait, uses: wait, with: {signal: go}}
+  - {id: child, uses: saga, with: {name: "${{ steps.book.result.mode == 'ok' ? 'ask' : 'small' }}", input: {}}}
+"""
+SMALL = """
+saga: small
+input: {type: object, additionalProperties: false}
+steps:
+  - {id: only, uses: work, compensate: unwork}
+"""
+
+
+async def test_nested_sagas_and_notifications(temporal: TemporalServer, tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", temporal)
+    folder = tmp_path / "project"
+    (folder / "later.saga.yaml").write_text(LATER)
+    (folder / "small.saga.yaml").write_text(SMALL)
+    project = Project(load_settings(config=str(tmp_path / "project" / "saga.toml")))
+    async with running_worker(project) as client:
+        later = (await client.start("later", {})).id
+        await until(lambda: _is_running(client, later, "wait"))
+
+        async def problems(actions: Actions | None = None) -> set[str]:
+            settings = load_settings(config=str(tmp_path / "project" / "saga.toml"))
+            checked = await check(client, Project(settings) if actions is None else Project(settings, actions))
+            return {problem.what for problem in checked.problems if problem.saga == "later"}
+
+        assert await problems() == set()
+        assert "0, notify: there is no action unwork" in await problems(Actions([]))
+        (folder / "small.saga.yaml").write_text(SMALL.replace("additionalProperties: false", "required: [n]"))
+        assert await problems() == {"child, do: the saga small does not take its input: input needs `n`"}
+        (folder / "small.saga.yaml").unlink()
+        assert await problems() == {"child, do: there is no saga small"}
+
+
 async def test_a_run_of_a_temporal_reset_is_replayed(temporal: TemporalServer, tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", temporal)
     async with running_worker(project) as client:
@@ -103,8 +143,12 @@ async def test_a_run_of_a_temporal_reset_is_replayed(temporal: TemporalServer, t
 
 
 async def _waits(client: Client, id: str) -> bool:
+    return await _is_running(client, id, "approval")
+
+
+async def _is_running(client: Client, id: str, name: str) -> bool:
     steps: list[dict[str, Any]] = (await client.show(id))["steps"]
-    return any(step["id"] == "approval" and step["state"] == "RUNNING" for step in steps)
+    return any(step["id"] == name and step["state"] == "RUNNING" for step in steps)
 
 
 def _rename_calls(monkeypatch: pytest.MonkeyPatch) -> None:

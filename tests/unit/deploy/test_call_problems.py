@@ -15,6 +15,9 @@ from sagas.definition.model import Operation
 from sagas.machine.remaining_calls import RemainingCall
 from sagas.project import Project
 from sagas.settings import Settings, SqlConnection
+from tests.unit.engine.machine.driver import MachineDriver, op, saga, step, undo
+
+PAY = Operation("pay", connection="shop")
 
 
 @action("pay", connection="shop")
@@ -51,3 +54,29 @@ def test_a_call_and_the_registered_action(
 ) -> None:
     told = call_problem(project, RemainingCall("pay", "do", operation, arguments))
     assert told == problem or (told is not None and problem is not None and told.startswith(problem))
+
+
+def test_arguments_of_an_operator_are_compared_with_their_values(project: Project) -> None:
+    saga_of_one_step = saga(
+        step(
+            "a", do=op("pay", {"amount": 1}, on="shop"), compensate=undo(op("pay", None, on="shop")), on_failure="park"
+        )
+    )
+    driver = MachineDriver(saga_of_one_step, {}, {"a": ["rejected", "done"]}).run()
+    driver.decide("a", "retry", arguments={"amount": 2, "extra": "secret"}).run()
+    assert driver.state == "COMPLETED"
+    problems = {call_problem(project, call) for call in driver.machine.remaining_calls()}
+    assert problems == {None, "the action pay takes no argument extra"}
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (RemainingCall("a", "compensate", PAY, {"amount": 2}, recorded=True), None),
+        (RemainingCall("a", "compensate", PAY, {"amount": "${{ 2 }}"}, recorded=True), "amount that these sagas give"),
+        (RemainingCall("a", "do", Operation("saga"), {"name": "gone", "input": {}}), "there is no saga gone"),
+    ],
+)
+def test_recorded_arguments_and_nested_sagas(project: Project, call: RemainingCall, problem: str | None) -> None:
+    told = call_problem(project, call)
+    assert told == problem or (told is not None and problem is not None and told.endswith(problem))

@@ -5,15 +5,24 @@ The replay needs no worker and changes nothing: the calls of activities are comp
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from temporalio import workflow
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowHistory
-from temporalio.worker import ExecuteWorkflowInput, Replayer, UnsandboxedWorkflowRunner, WorkflowInboundInterceptor
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Replayer,
+    UnsandboxedWorkflowRunner,
+    WorkflowInboundInterceptor,
+    WorkflowInstance,
+    WorkflowInstanceDetails,
+)
 
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.run_interceptor import RunInterceptor
@@ -43,7 +52,8 @@ _HEADERS_OF_SAGAS = (DEFINITION_HEADER, DETACHED_HEADER, OWNER_HEADER)
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A run after its replay. ``failure`` is the reason why it cannot be replayed; ``calls`` are those of a saga."""
+    """A run after its replay. ``failure`` is the reason why it cannot be replayed; ``calls`` are those that
+    a saga or a notification may still make."""
 
     run: RunInfo
     failure: Exception | None
@@ -63,9 +73,10 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
                 yield history
 
     instances: dict[str, Any] = {}
+    calls: dict[str, Sequence[RemainingCall]] = {}
     replayer = Replayer(
         workflows=_WORKFLOWS,
-        workflow_runner=UnsandboxedWorkflowRunner(),
+        workflow_runner=_AskingRunner(lambda run_id: _ask(run_id, instances, calls)),
         interceptors=[
             TrustInterceptor(WorkerTrust(project)),
             RunInterceptor(lambda next: _Remembering(next, instances)),
@@ -77,9 +88,36 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
     async with replayer.workflow_replay_iterator(histories()) as results:
         async for result in results:
             run = replayed_runs.pop(result.history.run_id)
-            instance = instances.pop(result.history.run_id, None)
-            calls = instance.remaining_calls() if isinstance(instance, SagaWorkflow) else ()
-            yield Replayed(run, result.replay_failure, calls)
+            instances.pop(result.history.run_id, None)
+            yield Replayed(run, result.replay_failure, calls.pop(result.history.run_id, ()))
+
+
+def _ask(run_id: str, instances: Mapping[str, Any], calls: dict[str, Sequence[RemainingCall]]) -> None:
+    instance = instances.get(run_id)
+    if isinstance(instance, SagaWorkflow | NotifyWorkflow):
+        calls[run_id] = instance.remaining_calls()
+
+
+class _AskingRunner(UnsandboxedWorkflowRunner):
+    """Calls ``ask`` with the id of a run at the end of its history, before it is evicted: the eviction cancels its
+    tasks, which the code of the saga takes for a cancel of the saga.
+    """
+
+    def __init__(self, ask: Callable[[str], None]) -> None:
+        super().__init__()
+        self._asks = ask
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        instance = super().create_instance(det)
+        activate = instance.activate
+
+        def ask_and_activate(act: WorkflowActivation) -> WorkflowActivationCompletion:
+            if any(job.HasField("remove_from_cache") for job in act.jobs):
+                self._asks(act.run_id)
+            return activate(act)
+
+        instance.activate = ask_and_activate
+        return instance
 
 
 class _Remembering(WorkflowInboundInterceptor):

@@ -41,7 +41,7 @@ from tests.unit.engine.machine_properties.inputs.strategies import BEGINNING
 from tests.unit.engine.machine_properties.oracle import coverage
 from tests.unit.engine.machine_properties.oracle.ledger import Violation
 from tests.unit.engine.machine_properties.oracle.oracle import Oracle
-from tests.unit.engine.machine_properties.rules import notify_rules, reissue_rules
+from tests.unit.engine.machine_properties.rules import notify_rules, reissue_rules, remaining_rules
 
 SAGA_ID = "random-1"
 TIMEOUT = 400
@@ -268,7 +268,9 @@ class Runner:
         if before:
             self.seen |= coverage.of_event(ledger, call, event)
         self.oracle.before(event)
+        remaining = self.machine.remaining_calls()
         answer = list(Machine.next(self.machine, event))
+        remaining_rules.check(remaining, event, answer)
         self.segment.events.append(event)
         self.segment.answers.append(answer)
         self.seen |= coverage.of_commands(answer)
