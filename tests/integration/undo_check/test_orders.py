@@ -86,3 +86,15 @@ def test_each_alternate_of_an_undo_is_run(url: str, tmp_path: Path) -> None:
     ]))  # fmt: skip
     assert problems(report) == ["the undo of a leaves 1 changed row in shop · account (id=a): n"]
     assert {order.fault for order in report.orders if order.left} == {"compensation fails"}
+
+
+def test_a_step_that_the_database_refuses_is_left_out_of_all_orders(url: str, tmp_path: Path) -> None:
+    gift = sql("update account set n = 0 where id = 'nobody'", compensate=sql(WRONG), on_failure="continue")
+    gift["with"]["run"][0] |= {"expect_rows": 1, "rejected": "there is no gift"}
+    report = verified(write_project(tmp_path, url, SQLITE_TABLES, [
+        {"id": "a", **sql(MINUS, compensate=sql(PLUS))}, {"id": "gift", **gift}, last_step()
+    ]))  # fmt: skip
+    assert problems(report) == []
+    assert {step.step: (step.result, step.why) for step in report.steps} == {
+        "a": ("verified", None), "gift": ("not verified", "no order undoes it with this input")
+    }  # fmt: skip

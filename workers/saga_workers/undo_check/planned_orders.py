@@ -42,12 +42,22 @@ def planned_orders(
     script: Script,
     usual: SimulatedRun,
     results: Mapping[str, Any],
+    refused: Mapping[str, str],
     environment: Environment,
 ) -> list[OrderPlan]:
-    """The orders, the shortest first. ``usual``: the run without a fault; ``results``: those that its steps had."""
+    """The orders, the shortest first.
+
+    ``usual``: the run without a fault. ``results``: those that its steps had; ``refused``: the outcomes of the steps
+    that had no effect.
+    """
     planned = []
     for fault in _faults(definition, script, usual):
-        as_before = replace(fault.script, results={**results, **fault.script.results})
+        script_of_fault = fault.script
+        as_before = replace(
+            script_of_fault,
+            results={**results, **script_of_fault.results},
+            outcomes={**refused, **script_of_fault.outcomes},
+        )
         run = simulate(fault.definition, input, as_before, environment)
         if run.state == "COMPENSATED":
             planned.append(OrderPlan(fault, run))

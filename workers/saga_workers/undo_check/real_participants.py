@@ -73,7 +73,8 @@ class RealParticipants(Participants):
     """Performs the calls of database steps with ``databases``, under the faults of the script.
 
     It runs in a thread of its own beside ``loop``, on which the databases are used. ``performed`` are the forward
-    actions that had an effect there, as path and entry; ``undone_by`` has the undos, with the action of each.
+    actions that had an effect there, as path and entry; ``refused``: those without one, with their outcome.
+    ``undone_by`` has the undos, with the action of each.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class RealParticipants(Participants):
         self._real = real
         self._late_calls: list[tuple[str, Call]] = []
         self.performed: set[str] = set()
+        self.refused: dict[str, str] = {}
         self.undone_by: set[tuple[str, UndoAction]] = set()
 
     def perform(
@@ -130,6 +132,8 @@ class RealParticipants(Participants):
 
     def _note(self, effect: Effect, call: Call, outcome: Outcome) -> None:
         """Keep what the databases have answered, as the simulation looks for effects that stay."""
+        if call.op == "do" and outcome.kind in ("rejected", "failed"):
+            self.refused[effect.path + effect.entry] = outcome.kind
         if outcome.kind != "done":
             return
         marker = outcome.marker

@@ -88,7 +88,8 @@ class _UndoCheck:
     async def run(self, inputs: Sequence[GivenInput], results: Mapping[str, Any], limit: int) -> UndoReport:
         given, script, usual, participants = await self._complete(inputs, results)
         made = {effect.path + effect.entry: effect.result for effect in participants.effects() if effect.done}
-        planned = planned_orders(self._definition, given.value, script, usual, made, self._environment)
+        refused = participants.refused
+        planned = planned_orders(self._definition, given.value, script, usual, made, refused, self._environment)
         chosen = choose(planned, limit)
         orders = [await self._run_order(given, order) for order in chosen]
         waivers = [name for definition in self._definitions for name in _all_waivers(definition)]
