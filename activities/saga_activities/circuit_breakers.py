@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.attempt_window import AttemptWindow
-from saga_activities.connection_health import has_answered
+from saga_activities.connection_health import has_answered, last_failure
 from saga_activities.guard.database_errors import message_of
 from saga_activities.ledger import circuit_breakers as rows
 from saga_activities.ledger.circuit_breakers import OpenBreaker
@@ -151,7 +151,7 @@ class CircuitBreakers:
                 await self._close(probe)
         await self._release([probe for probe in attempt.probes if not answers[probe.connection]])
         if attempt.counts:
-            await self._count(attempt.needs[0], answers[attempt.needs[0]])
+            await self._count(attempt.needs[0], answers[attempt.needs[0]], outcomes)
         failed = [self._open[name] for name in attempt.needs if answers[name] is False and name in self._open]
         if not failed:
             return outcomes
@@ -181,14 +181,15 @@ class CircuitBreakers:
         else:
             await self._release(attempt.probes)
 
-    async def _count(self, name: str, answered: bool | None) -> None:
+    async def _count(self, name: str, answered: bool | None, outcomes: Sequence[Outcome | None]) -> None:
         if answered is None or name in self._open:
             return
         settings, window = self._settings[name], self._windows[name]
         window.add(time.monotonic(), failed=not answered)
         failing = None if answered else window.failing(settings.failures)
         if failing is not None:
-            reason = f"{failing[0]} of the last {failing[1]} attempts failed"
+            last = last_failure(outcomes)
+            reason = f"{failing[0]} of the last {failing[1]} attempts failed, the last with {last}"
             every = f"one attempt every {format_duration(settings.probe_every)} finds out whether it answers again"
             await self._open_for_all(OpenBreaker(name, datetime.now(UTC), f"{reason}; {every}", settings.probe_every))
 

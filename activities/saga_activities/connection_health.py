@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from http import HTTPStatus
+
 from sagas.protocol.outcomes import Outcome
+from sagas.text.printable import printable_line
+from sagas.text.shortening import shorten
+
+_MOST_SHOWN = 80
 
 
 def has_answered(outcome: Outcome, *, is_database: bool) -> bool | None:
@@ -22,3 +29,18 @@ def has_answered(outcome: Outcome, *, is_database: bool) -> bool | None:
     if outcome.failure is not None and outcome.failure.type == "Timeout":
         return False if outcome.kind == "unknown" else None
     return True if outcome.kind == "failed" else None
+
+
+def last_failure(outcomes: Sequence[Outcome | None]) -> str:
+    """The kind of the last failure, for the reason of a circuit breaker: a status of HTTP, or the type of the failure.
+
+    Other sagas show it, so it has no word of the response or of a message.
+    """
+    failures = [outcome.failure for outcome in outcomes if outcome is not None and outcome.failure is not None]
+    if not failures:
+        return "no answer"
+    status = failures[-1].details.get("status")
+    if not isinstance(status, int) or isinstance(status, bool):
+        return printable_line(shorten(failures[-1].type, _MOST_SHOWN))
+    phrase = next((each.phrase for each in HTTPStatus if each == status), "")
+    return f"{status} {phrase}".strip()

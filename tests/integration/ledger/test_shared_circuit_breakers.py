@@ -24,7 +24,9 @@ from sagas.settings import HttpService
 from sagas.settings.circuit_breaker import CircuitBreaker
 
 CALL = Invocation("http", {"connection": "crm"}, "key-1", "s-1", "charge", "do", 1)
-DOWN = Outcome("failed", failure=Failure("HttpError", "503"), attempt=1)
+DOWN = Outcome(
+    "failed", failure=Failure("HttpStatus", "crm responded 503", {"status": 503, "body": "of one saga"}), attempt=1
+)
 DONE = Outcome.done()
 
 
@@ -111,7 +113,8 @@ async def test_a_person_closes_it_during_an_attempt(database: AsyncEngine, ledge
     await attempt(first, DOWN)
     [breaker] = await ledger.open_breakers()
     assert (breaker.kind, breaker.name) == ("circuit_breaker", "crm")
-    assert "2 of the last 2 attempts failed" in (breaker.reason or "")
+    assert "2 of the last 2 attempts failed, the last with 503 Service Unavailable;" in (breaker.reason or "")
+    assert "of one saga" not in (breaker.reason or "")
     await let_time_pass(database)
     probe = await begun(second)
     assert await ledger.close_breaker("crm")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from saga_activities.attempt_window import AttemptWindow
-from saga_activities.connection_health import has_answered
+from saga_activities.connection_health import has_answered, last_failure
 from saga_activities.guard.sqlstates import is_answer
 from sagas.protocol.outcomes import Failure, Outcome
 
@@ -79,3 +79,11 @@ def test_what_an_outcome_tells(outcome: Outcome, service: bool | None, database:
 )  # fmt: skip
 def test_what_an_error_of_a_database_tells(sqlstate: str, answers: bool) -> None:
     assert is_answer(sqlstate) is answers
+
+
+def test_the_last_failure_has_no_word_of_the_participant() -> None:
+    refused = replace(UNKNOWN, failure=Failure("HttpStatus", "crm responded: a secret", {"status": 503}))
+    assert last_failure([FAILED, refused, None]) == "503 Service Unavailable"
+    assert last_failure([replace(refused, failure=Failure("HttpStatus", "no", {"status": 599}))]) == "599"
+    assert last_failure([FAILED]) == "ValueError"
+    assert last_failure([None]) == "no answer"
