@@ -120,7 +120,7 @@ class ActionBodies:
         attempt: AttemptContext,
         sql: SqlSession | None,
     ) -> tuple[Any, Iterable[Event]]:
-        handle = None if sql is None else ActionSql(sql)
+        handle = None if sql is None else ActionSql(sql, self._context.__name__.lower())
         events = EventLog(None if sql is None else sql.forbid_commit)
         step = self._context(
             key=invocation.key,

@@ -12,7 +12,7 @@ from sqlalchemy import Executable
 
 from saga_activities.guard.sql_session import Parameters, Row, SqlSession
 from sagas.actions.events import EventLog
-from sagas.errors import AttemptOver, UsageError
+from sagas.errors import AlreadyCompensated, AttemptOver, Rejected, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -20,11 +20,16 @@ Returned = TypeVar("Returned")
 
 
 class ActionSql:
-    """The methods of :class:`SqlSession` for a coroutine function. After :meth:`end` they raise AttemptOver."""
+    """The methods of :class:`SqlSession` for a coroutine function. After :meth:`end` they raise AttemptOver.
 
-    def __init__(self, session: SqlSession) -> None:
+    ``owner`` names the object that has it in the documentation: ``step``, ``message`` or ``command``.
+    """
+
+    def __init__(self, session: SqlSession, owner: str = "step") -> None:
         self._session = session
-        self._created = self._begun = self._ended = 0
+        self._owner = owner
+        self._not_awaited: list[str] = []
+        self._running = 0
         self._over = False
 
     @property
@@ -36,27 +41,27 @@ class ActionSql:
         self, statement: str | Executable, /, *parameters: Parameters, **named: Any
     ) -> Coroutine[Any, Any, int]:
         """See :meth:`SqlSession.execute`."""
-        return self.call(self._session.execute, statement, *parameters, **named)
+        return self.call("sql.execute", self._session.execute, statement, *parameters, **named)
 
     def all(
         self, statement: str | Executable, /, *parameters: Parameters, **named: Any
     ) -> Coroutine[Any, Any, list[Row]]:
         """See :meth:`SqlSession.all`."""
-        return self.call(self._session.all, statement, *parameters, **named)
+        return self.call("sql.all", self._session.all, statement, *parameters, **named)
 
     def one_or_none(
         self, statement: str | Executable, /, *parameters: Parameters, **named: Any
     ) -> Coroutine[Any, Any, Row | None]:
         """See :meth:`SqlSession.one_or_none`."""
-        return self.call(self._session.one_or_none, statement, *parameters, **named)
+        return self.call("sql.one_or_none", self._session.one_or_none, statement, *parameters, **named)
 
     def one(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Coroutine[Any, Any, Row]:
         """See :meth:`SqlSession.one`."""
-        return self.call(self._session.one, statement, *parameters, **named)
+        return self.call("sql.one", self._session.one, statement, *parameters, **named)
 
     def scalar(self, statement: str | Executable, /, *parameters: Parameters, **named: Any) -> Coroutine[Any, Any, Any]:
         """See :meth:`SqlSession.scalar`."""
-        return self.call(self._session.scalar, statement, *parameters, **named)
+        return self.call("sql.scalar", self._session.scalar, statement, *parameters, **named)
 
     def sync(self) -> SyncActionSql:
         """The session of a plain ``def``, which runs in a thread. Call it on the event loop."""
@@ -67,28 +72,37 @@ class ActionSql:
         self._over = True
 
     def check_awaited(self) -> None:
-        """Raises UsageError for a statement that the function has not awaited: timing would decide about its effect."""
-        if self._created > self._begun:
-            raise UsageError("a statement was not sent: write `await` before each call of `step.sql`")
-        if self._begun > self._ended:
+        """Raises UsageError for a call that the function has not awaited: timing would decide about its effect."""
+        self.check_begun()
+        if self._running:
             raise UsageError(
                 "a statement was still running when the function returned: await every task that it starts"
             )
 
+    def check_begun(self) -> None:
+        """Raises UsageError for a call without `await`. It did nothing, and what it returned counts as true."""
+        if self._not_awaited:
+            name = f"{self._owner}.{self._not_awaited[0]}"
+            raise UsageError(f"`{name}` was called without `await`, so it did nothing: write `await {name}(…)`")
+
     def call(
-        self, method: Callable[..., Awaitable[Returned]], *args: Any, **named: Any
+        self, name: str, method: Callable[..., Awaitable[Returned]], *args: Any, **named: Any
     ) -> Coroutine[Any, Any, Returned]:
-        """Call a method of the session for the function."""
-        self._created += 1
+        """Call a coroutine function for the function, which knows it as the method ``name`` of the owner.
+
+        Every coroutine that the engine gives to a function is made here, so that none can be left without `await`.
+        """
+        self._not_awaited.append(name)
 
         async def run() -> Returned:
-            self._begun += 1
+            self._not_awaited.remove(name)
+            self._running += 1
             try:
                 if self._over:
                     raise self._refusal()
                 return await method(*args, **named)
             finally:
-                self._ended += 1
+                self._running -= 1
 
         return run()
 
@@ -103,10 +117,15 @@ class ActionSql:
 def until_return(sql: ActionSql | None, events: Iterable[EventLog]) -> Iterator[None]:
     """Refuse statements and events after the block, from tasks and threads that the action leaves running.
 
-    Raises UsageError for a statement that the function has not awaited.
+    Raises UsageError for a call that the function has not awaited, also instead of an answer of the function, which
+    may rest on it.
     """
     try:
         yield
+    except (Rejected, AlreadyCompensated):
+        if sql is not None:
+            sql.check_begun()
+        raise
     finally:
         for log_of_events in events:
             log_of_events.end()

@@ -81,5 +81,6 @@ async def test_a_statement_that_is_not_awaited_fails(guard_database: GuardDataba
     outcome = await guard_database.guard.do(new_address(), "h", forgetful, **clock())
     assert (outcome.kind, outcome.retryable) == ("failed", False)
     assert outcome.failure is not None
-    assert "write `await` before each call of `step.sql`" in outcome.failure.message
+    assert "`step.sql.execute` was called without `await`" in outcome.failure.message
+    assert "write `await step.sql.execute(…)`" in outcome.failure.message
     assert await guard_database.rows("select * from effects where kind = 'forgotten'") == []

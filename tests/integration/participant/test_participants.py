@@ -42,6 +42,8 @@ def trains_on(topic: str) -> Any:
         async def do(self, command: Command, trip: str, seats: int) -> Booking:
             if seats > 100:
                 raise Rejected("no seats left", seats=seats)
+            if trip == "forgotten":
+                command.sql.execute("insert into effect (what, number) values ('forgotten', 1)")
             if trip == "slow":
                 await asyncio.sleep(1.0)
             await command.sql.execute("insert into effect (what, number) values (:key, :n)", key=command.key, n=seats)
@@ -121,7 +123,10 @@ async def test_it_keeps_every_promise_over_both_transports(kafka: Broker, shop: 
 
 
 @on_every_database
-async def test_what_is_promised_over_http(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+async def test_what_is_promised_over_http(
+    kafka: Broker, shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     trains = trains_on("unused")
     async with over_http(made_project(tmp_path, kafka, shop, trains), trains) as client:
 
@@ -130,7 +135,7 @@ async def test_what_is_promised_over_http(kafka: Broker, shop: Shop, tmp_path: P
             response = await client.post(f"/{op}", json=body, headers={name: key})
             return response.status_code, response.json()
 
-        a, b, c, d, e = (f"trip-{uuid.uuid4().hex[:8]}/{name}" for name in "abcde")
+        a, b, c, d, e, f = (f"trip-{uuid.uuid4().hex[:8]}/{name}" for name in "abcdef")
         full = (422, {"error": "no seats left", "details": {"seats": 500}})
         assert await send("do", a, {**TRIP, "seats": 500}) == full
         # A rejection is remembered, whatever the same key asks for later, and there is nothing to undo or to confirm.
@@ -154,6 +159,8 @@ async def test_what_is_promised_over_http(kafka: Broker, shop: Shop, tmp_path: P
         assert (await send("do", "", TRIP))[0] == 400
         assert (await send("do", e, {"trip": "t"}))[0] == 422
         assert (await send("do", e, [1]))[0] == 422
+        assert (await send("do", f, {"trip": "forgotten", "seats": 1}))[0] == 500
+        assert "write `await command.sql.execute(…)`" in caplog.text
     assert await shop.effects() == [(d, 3)]
     assert [value for _, value in await shop.outbox("booked")] == [{"seats": 3}]
 

@@ -8,7 +8,7 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -190,10 +190,10 @@ class ConsumerHandler:
     async def _call_handler(self, message: Message, thread_futures: list[asyncio.Future[Any]], sql: SqlSession) -> Any:
         """The result of the handler. The thread of a plain `def` is added to ``thread_futures``."""
         loop = asyncio.get_running_loop()
-        handle = ActionSql(sql)
+        handle = ActionSql(sql, "message")
 
-        async def newer(entity: str, version: int) -> bool:
-            return await handle.call(inbox.is_newer, sql, self._consumer.name, entity, version)
+        def newer(entity: str, version: int) -> Coroutine[Any, Any, bool]:
+            return handle.call("newer", inbox.is_newer, sql, self._consumer.name, entity, version)
 
         def newer_in_thread(entity: str, version: int) -> bool:
             return asyncio.run_coroutine_threadsafe(newer(entity, version), loop).result()

@@ -124,6 +124,30 @@ async def test_a_cancel_that_arrives_before_its_create_wins(kafka: Broker, shop:
     assert shop.effects() == [("kept", 1)]
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+async def test_a_call_without_await_is_a_dead_letter_that_names_it(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
+    """A coroutine counts as true, so nothing would be skipped, and a message might be rejected wrongly."""
+    topic = kafka.create_topic()
+
+    @consumer(topic, connection="shop", name="forgetful")
+    async def forgetful(message: Message) -> None:
+        if not message.newer("order", message.value):
+            return
+        if message.value == 1:
+            raise Rejected("version 1 is not for sale")
+        await message.sql.execute(INSERT, what=message.key, number=message.value)
+
+    project = _project(tmp_path, kafka, shop, forgetful)
+    kafka.produce(topic, 2, 1, key="a")
+    async with triggering(project) as metrics:
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project, "forgetful"), topic))
+        assert count(metrics, "saga_dead_letters_total") == 2
+    assert shop.effects() == []
+    for letter in kafka.read_committed(f"{topic}.dlq"):
+        assert "`message.newer` was called without `await`" in letter.headers["sagadlqreason"]
+        assert "write `await message.newer(…)`" in letter.headers["sagadlqreason"]
+
+
 async def test_a_poison_message_is_dead_lettered_and_answered(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
     """Fault row 20: n attempts, a dead letter with the reason, a reply; later messages are processed."""
     topic, tries = kafka.create_topic(), []
