@@ -8,6 +8,7 @@ precedence and is read where the client is created, so that only commands that c
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,13 @@ def _shortened(error: UsageError) -> UsageError:
     return UsageError(f"{error.message[:_LONGEST_MESSAGE]}…", help=error.help)
 
 
+_TABLE_OF_SEVERAL = re.compile(r"\[\[([\w.-]+)\]\]")
+
+
 def _remove(written: Table, setting: str) -> None:
-    """Remove a setting; the table that it is missing in, if it is not there."""
+    """Remove a setting; the table that it is missing in, if it is not there. Of tables of one name: all of them."""
+    if (several := _TABLE_OF_SEVERAL.match(setting)) is not None:
+        setting = several[1]
     owner, key, table, parts = written, "", written, setting.split(".")
     while parts:
         end = next((end for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in table), 0)

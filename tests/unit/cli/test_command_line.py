@@ -91,7 +91,7 @@ def test_an_internal_error_is_reported_as_a_bug(
     def broken() -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("saga_cli.commands.begin.dev.load_settings", broken)
+    monkeypatch.setattr("saga_cli.commands.begin.dev._valid_settings", broken)
     assert main.run(["dev", "status"]) == 1
     assert "internal error, a bug in saga: ZeroDivisionError" in capsys.readouterr().err
     assert main.run(["dev", "status", "--debug"]) == 1
@@ -102,7 +102,7 @@ def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("saga_cli.commands.begin.dev.load_settings", interrupted)
+    monkeypatch.setattr("saga_cli.commands.begin.dev._valid_settings", interrupted)
     assert main.run(["dev", "status"]) == 130
 
 

@@ -29,6 +29,7 @@ from saga_workers.worker.spark_support import has_spark_steps, spark_unavailable
 from sagas.errors import SagaError, UsageError, did_you_mean, errors_together
 from sagas.project import Project
 from sagas.settings import Settings, SqlConnection, load_settings
+from sagas.settings.loader import load_valid_settings
 from sagas.settings.masking import mask, mask_properties
 from sagas.text.shell import saga_command
 
@@ -345,7 +346,8 @@ class Stack:
         if document["kafka"]["pid"] is None and kafka.bootstrap_servers and not kafka.embedded:
             state = "running" if self._external_kafka_answers() else "failed"
             document["kafka"] = {"state": state, "pid": None, "address": kafka.bootstrap_servers}
-        current = load_settings(self.settings.root, self.settings.config_file)
+        file = self.settings.config_file
+        current = load_settings(self.settings.root) if file is None else load_valid_settings(file)[0]
         document["spark"] = spark_runner_status(current.root / current.spark.work)
         document["connections"] = {
             connection.name: self._url_for_people(connection, reveal=reveal)

@@ -62,7 +62,9 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
 
     findings = [_check_settings(settings)]
     project = Project(settings)
-    findings += [*_check_definitions(project), _check_keys(settings), *_check_codec(settings)]
+    codec = _check_codec(settings)
+    can_decrypt = all(result.ok for result in codec)
+    findings += [*_check_definitions(project), _check_keys(settings), *codec]
     closed = await unusable_databases(settings.sql_connections())
     client = None
     try:
@@ -79,7 +81,8 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
         findings += await results_of("schedules", check_schedules(client, project))
         sagas = check_sagas(client, project, databases=not closed, on_progress=on_progress)
         findings += await results_of("sagas", sagas)
-    findings += await results_of("codec", check_codec_keys(settings, client, closed))
+    if can_decrypt:
+        findings += await results_of("codec", check_codec_keys(settings, client, closed))
     if settings.ledger.connection is not None and settings.ledger.connection not in closed:
         findings += await results_of("pauses", _check_standing_pauses(settings))
     spark = has_spark_steps(project)
@@ -92,7 +95,7 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
         check = _check_database(connection, spark=spark, two_phase=connection.name in prepared)
         on_progress(f"the connection {connection.name}")
         findings += await results_of(f"connection {connection.name}", check)
-    if not closed:
+    if not closed and can_decrypt:
         findings += await results_of("enqueued rows", _check_enqueued(settings))
     on_progress("the statements")
     findings += await results_of("statements", check_statements(project, without=closed))

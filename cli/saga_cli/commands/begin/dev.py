@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saga_cli.context import GLOBAL_OPTIONS_HELP, load_settings
-from saga_cli.output import echo, on_ctrl_c, print_document, print_table, wants_json
+from saga_cli.context import GLOBAL_OPTIONS_HELP, global_options, load_settings
+from saga_cli.output import echo, on_ctrl_c, print_document, print_table, wants_json, warn
 from sagas.errors import SagaError
 
 if TYPE_CHECKING:
     from saga_workers.devstack.stack import Stack
+    from sagas.settings import Settings
 
 _OPTIONAL_SERVICES = ("kafka", "relay", "trigger", "spark")
 """Services that a project may not need: not shown while they do not run."""
@@ -71,7 +72,7 @@ def status(
     reveal: Annotated[bool, typer.Option("--reveal", help="show the passwords of the embedded servers")] = False,
 ) -> None:
     """Show the services, their states and addresses. Passwords of the embedded servers are in -o json only."""
-    _print_status(_stack(), reveal=reveal or wants_json())
+    _print_status(_stack_as_it_is(), reveal=reveal or wants_json())
 
 
 @app.command()
@@ -84,7 +85,7 @@ def logs(
     from saga_workers.devstack.stack import refuse_unknown
 
     refuse_unknown([name])
-    log = _stack().folder.log_file(name)
+    log = _stack_as_it_is().folder.log_file(name)
     if not log.exists():
         raise SagaError(f"{name} has no log, because it was never started", help="saga dev up")
     _print_log(log, lines, follow=follow)
@@ -102,13 +103,13 @@ def psql(
     """Open the embedded psql on a connection's database, as the user of the connection."""
     from saga_workers.devstack.postgres_client import exec_psql
 
-    exec_psql(load_settings(), connection, commands or ())
+    exec_psql(_valid_settings(), connection, commands or ())
 
 
 @app.command()
 def down(wipe: Annotated[bool, typer.Option("--wipe", help="delete the data as well")] = False) -> None:
     """Stop what `saga dev up` started; the data stays unless --wipe."""
-    stack = _stack()
+    stack = _stack_as_it_is()
     with on_ctrl_c(lambda: "interrupted: some services may still run; `saga dev down` stops them"):
         stopped = stack.down(wipe=wipe)
     echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running")
@@ -120,6 +121,23 @@ def _stack() -> Stack:
     from saga_workers.devstack.stack import Stack
 
     return Stack(load_settings(), echo)
+
+
+def _stack_as_it_is() -> Stack:
+    """The stack to look at or to stop, also while a setting is wrong: what runs was started before that."""
+    from saga_workers.devstack.stack import Stack
+
+    return Stack(_valid_settings(), echo)
+
+
+def _valid_settings() -> Settings:
+    """The settings without those that are wrong, which are named."""
+    from sagas.settings.loader import load_valid_settings
+
+    settings, mistakes = load_valid_settings(global_options().config)
+    for mistake in mistakes:
+        warn(mistake.message)
+    return settings
 
 
 def _print_status(stack: Stack, *, reveal: bool) -> None:
