@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from saga_cli.output import echo, to_json
+from saga_cli.render.revealed_values import value_lines
 from sagas.presentation.access_lines import access_lines
 from sagas.presentation.html_page import html_page
 from sagas.presentation.parked_outputs import output_lines
@@ -54,9 +55,11 @@ STATE_STYLES = {
 _OPERATION_NAMES: Mapping[str, str] = {"do": "the step itself", "undo": "its undo", "confirm": "its confirm"}
 
 
-def print_view(view: SagaView) -> None:
-    """Print the view as text; coloured on a terminal only."""
+def print_view(view: SagaView, *, values: bool = False) -> None:
+    """Print the view as text; coloured on a terminal only. ``values``: with those of the saga, as the view has them."""
     lines = view_lines(view, now=datetime.now(UTC))
+    if values:
+        lines += [[], *value_lines(view)]
     if sys.stdout.isatty():
         from saga_cli.output import make_console
 

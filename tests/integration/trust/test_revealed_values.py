@@ -47,6 +47,10 @@ async def test_who_has_the_key_sees_the_values_and_is_recorded(project: Project,
         )
         clear = shown(tmp_path, saga_id, "--reveal", "--reason", f"a complaint of {CARD['name']}")
         assert (clear["input"], clear["output"], clear["steps"][0]["result"]) == ({"card": CARD}, CARD, CARD)
+        text = run_command(["show", saga_id, "--reveal", "--as", "eve"], tmp_path).stdout
+        for name in ("input", "a result", "output"):
+            [line] = [line for line in text.split("\n\n")[-1].splitlines() if line.startswith(f"{name} ")]
+            assert CARD["name"] in line
     # Without a worker: from the state with which it can be undone, in the ledger.
     later = shown(tmp_path, saga_id, "--reveal", "--as", "bob")
     assert (later["input"], later["output"]) == ({"card": CARD}, CARD)
@@ -66,6 +70,7 @@ async def test_who_has_the_key_sees_the_values_and_is_recorded(project: Project,
     after = shown(tmp_path, saga_id)
     assert [(access["who"], access["what"], access["reason"]) for access in after["accesses"]] == [
         ("ada", "reveal", "a complaint of •••"),
+        ("eve", "reveal", None),
         ("bob", "reveal", None),
     ]
     assert after["input"] == {"card": "•••"}

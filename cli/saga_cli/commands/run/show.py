@@ -64,7 +64,7 @@ def show(
     view = with_locator(read)
     if html is not None:
         write_page(html, view_page(view))
-    print_document(view.to_json(), human=lambda: print_view(view))
+    print_document(view.to_json(), human=lambda: print_view(view, values=reveal))
     if html is not None:
         echo(f"written: {html}")
     return 0
