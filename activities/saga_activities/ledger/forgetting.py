@@ -1,34 +1,53 @@
-"""Deletes the states of sagas from the ledger: their stories stay, which have sensitive values masked."""
+"""Takes the values of sagas out of the ledger: their states are deleted, and their stories masked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.ledger.rows import document_text, documents_of_machines
 from saga_activities.ledger.tables import run_table
+from sagas.definition.sensitivity import SensitiveMask
+from sagas.machine.sensitive_views import without_sensitive_values
+from sagas.protocol.saga_view import SagaView
 
 _RUN = run_table.c
 
 
-async def delete_states(engine: AsyncEngine, saga_ids: Sequence[str]) -> int:
-    """Delete the states in the rows of these sagas, of all their generations; the number of rows that had one.
+async def delete_values(engine: AsyncEngine, saga_ids: Sequence[str], sensitive: frozenset[str]) -> int:
+    """Delete the states in the rows of these sagas, of all their generations, and mask the sensitive values of them all
+    in their stories; the number of rows that had a state or such a value.
 
-    The row of a saga of a bulk workflow is its state alone: it gets its story first.
+    The row of a saga of a bulk workflow is its state alone: it gets its story first. A nested saga may have been given
+    a value that only the schema of its parent marks.
     """
     changed = 0
-    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        with_state = sa.and_(_RUN.saga_id.in_(saga_ids), _RUN.machine.is_not(None))
-        rows = (await connection.execute(sa.select(_RUN.saga_id, _RUN.started_at, _RUN.story).where(with_state))).all()
-        stories = await documents_of_machines(
-            connection, {(row.saga_id, row.started_at) for row in rows if not row.story}, must_read=True
-        )
+    mask = SensitiveMask(sensitive)
+    async with engine.begin() as connection:  # whoever repeats this needs a state, to know the values
+        of_these = _RUN.saga_id.in_(saga_ids)
+        columns = (_RUN.saga_id, _RUN.started_at, _RUN.state, _RUN.labels, _RUN.machine.is_not(None).label("has_state"))
+        rows = (await connection.execute(sa.select(*columns).where(of_these))).all()
+        keys = {(row.saga_id, row.started_at) for row in rows}
+        stories = await documents_of_machines(connection, keys, must_read=True)
         for row in rows:
-            key = (row.saga_id, row.started_at)
-            values = {"machine": None} | ({"story": document_text(stories[key])} if key in stories else {})
+            story = stories[row.saga_id, row.started_at]
+            new = _masked(story, row.saga_id, row.state, sensitive)
+            labels = row.labels and {name: mask.value(value) for name, value in row.labels.items()}
+            values = {"machine": None, "story": document_text(new), "labels": labels, "input_digest": None}
             here = sa.and_(_RUN.saga_id == row.saga_id, _RUN.started_at == row.started_at)
             await connection.execute(sa.update(run_table).where(here).values(values))
-            changed += 1
+            changed += row.has_state or new != story or labels != row.labels
     return changed
+
+
+def _masked(story: Mapping[str, Any], saga_id: str, state: str, sensitive: frozenset[str]) -> Mapping[str, Any]:
+    """The story, or the same object if it has none of the values."""
+    view = SagaView.from_json({**story, "id": saga_id, "state": state})
+    mask = SensitiveMask(sensitive)
+    labels = {name: mask.value(value) for name, value in view.labels.items()}
+    masked = replace(without_sensitive_values(view, sensitive), input=mask.value(view.input), labels=labels)
+    return story if masked == view else masked.to_json()

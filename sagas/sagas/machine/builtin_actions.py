@@ -10,6 +10,7 @@ from typing import Any
 from sagas.definition import times
 from sagas.definition.model import is_nested
 from sagas.definition.saga_ids import check_saga_name
+from sagas.definition.sensitive_paths import sensitive_paths
 from sagas.errors import UsageError
 from sagas.machine import image_scopes
 from sagas.machine.earlier import effects
@@ -191,15 +192,17 @@ def start_command(run: SagaRun, entry: Entry) -> StartSaga:
         name = check_saga_name(step_arguments.get("name"))
     except UsageError as error:
         raise DefinitionError(f"{entry.id}: {error}") from None
+    input = step_arguments.get("input")
     return StartSaga(
         entry.id,
         entry.id,
         name,
         child_saga_id(run, entry),
-        step_arguments.get("input"),
+        input,
         run.generation,
         image_scopes.nested_scope(run, entry),
         run.earlier.exist or entry.outcome == "unknown",
+        sensitive=sensitive_paths(input, run.plan.sensitive_values(run.input)),
     )
 
 
@@ -265,16 +268,18 @@ def _start_to_cancel(run: SagaRun, entry: Entry) -> StartSaga | None:
         computed = entry.arguments or arguments.forward_arguments(run, entry, entry.override)
     except DefinitionError:
         return None
+    input = computed.get("input")
     return StartSaga(
         entry.id,
         entry.id,
         str(run.children[entry.id]["saga"]),
         child_saga_id(run, entry),
-        computed.get("input"),
+        input,
         run.generation,
         image_scopes.nested_scope(run, entry),
         repeats=True,
         cancelled=_undo_reason(run),
+        sensitive=sensitive_paths(input, run.plan.sensitive_values(run.input)),
     )
 
 

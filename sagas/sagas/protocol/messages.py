@@ -310,7 +310,7 @@ class StartSaga:
 
     ``undo_scope``: see :class:`GuardSpec`. ``repeats``: it may have been started before, by an earlier run of this saga
     or by an attempt of which nobody knows how it has ended. ``cancelled``: the reason with which it is cancelled before
-    its first step.
+    its first step. ``sensitive``: the places of its input that have `x-sensitive` values of this saga.
     """
 
     id: str
@@ -322,6 +322,7 @@ class StartSaga:
     undo_scope: str = ""
     repeats: bool = False
     cancelled: str = ""
+    sensitive: tuple[tuple[str | None, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

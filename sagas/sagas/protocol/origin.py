@@ -76,6 +76,24 @@ def decode_origin(text: str) -> Origin:
     )
 
 
+_KEPT_NAMES = ("saga", "digest", "started_at", "generation", "parent")
+"""The fields that an origin keeps when the values of its saga are forgotten: they say which saga the row is of."""
+
+
+def forgotten_origin(text: str) -> str | None:
+    """An origin without the input and the variables, and without the digest, by which an input can be guessed.
+
+    None if the text is no origin.
+    """
+    try:
+        data = decode_json(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict):
+        return None
+    return encode_json({name: data[name] for name in _KEPT_NAMES if name in data} | {"input_digest": ""}).decode()
+
+
 def same_start(origin: Origin, saga: str, input: Any) -> bool:
     """Return whether a run of this saga with this input has this origin."""
     return origin.saga == saga and origin.input_digest == input_digest(input)

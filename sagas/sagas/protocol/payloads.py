@@ -114,6 +114,10 @@ LOCK_ACTIVITY = "saga.lock"
 RELEASE_ACTIVITY = "saga.release"
 UNDO_SCOPE_MEMO = "saga-undo-scope"
 """Memo field of a nested saga, from its parent: see :class:`sagas.protocol.messages.StartSaga`."""
+SENSITIVE_MEMO = "saga-sensitive"
+"""Memo field of a nested saga, from its parent: the places of its input that are sensitive, see
+:class:`sagas.protocol.messages.StartSaga`. It only masks more, so it needs no signature.
+"""
 REPEATS_MEMO = "saga-repeats"
 """Memo field of a nested saga, from its parent: an earlier run of it may have made its calls. It only makes the run
 more careful, so it needs no signature.

@@ -16,7 +16,14 @@ from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.messages import CancelSaga, ChildState, RollBackSaga, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.nested_result import completed_child
-from sagas.protocol.payloads import CANCEL_SIGNAL, CANCELLED_MEMO, REPEATS_MEMO, UNDO_SCOPE_MEMO, UNDO_SUFFIX
+from sagas.protocol.payloads import (
+    CANCEL_SIGNAL,
+    CANCELLED_MEMO,
+    REPEATS_MEMO,
+    SENSITIVE_MEMO,
+    UNDO_SCOPE_MEMO,
+    UNDO_SUFFIX,
+)
 from sagas.protocol.saga_view import ReasonView, SagaView
 from sagas.workflow.client_fields import MALFORMED
 from sagas.workflow.earlier_children import EarlierChild
@@ -215,6 +222,8 @@ def _memo_of(command: StartSaga | UndoSaga) -> dict[str, Any] | None:
     memo: dict[str, Any] = {}
     if isinstance(command, StartSaga) and command.undo_scope:
         memo[UNDO_SCOPE_MEMO] = command.undo_scope
+    if isinstance(command, StartSaga) and command.sensitive:
+        memo[SENSITIVE_MEMO] = [list(path) for path in command.sensitive]
     if isinstance(command, StartSaga) and command.repeats:
         memo[REPEATS_MEMO] = True
     if isinstance(command, StartSaga) and command.cancelled:

@@ -66,6 +66,7 @@ from sagas.workflow.run_trust import (
     signed_message,
 )
 from sagas.workflow.search_attributes import STATE_ATTRIBUTES
+from sagas.workflow.sensitive_input import with_marks_of_parent
 from sagas.workflow.unread_inputs import unread_text
 
 CONTINUATION_FORMAT = "sagas/1"
@@ -118,24 +119,25 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)), request)
     if (signed := info.headers.get(DETACHED_HEADER)) is not None:
         return await _detached_run(value, signed, trust)
-    definition = info.headers.get(DEFINITION_HEADER)
-    if definition is not None:
-        verified = await _verify_start(info.workflow_type, {info.workflow_id: value}, definition, trust)
+    sent = info.headers.get(DEFINITION_HEADER)
+    if sent is not None:
+        verified = await _verify_start(info.workflow_type, {info.workflow_id: value}, sent, trust)
         value = verified.completed.get(info.workflow_id, value)
-        header = read_header(definition.data)
+        header = read_header(sent.data)
     else:
         loaded = await _load(value, None, unread)
         header, value = to_run_header(loaded), loaded["input"]
     resumed = _resumed_in_header()
+    definition = with_marks_of_parent(header.definition)
     repeats = resumed.who is not None or (info.parent is not None and REPEATS_MEMO in info.raw_memo)
     machine = Machine(
-        header.definition,
+        definition,
         value,
         info.workflow_id,
         generation=_generation_in_header(),
         generations=resumed.generations,
         variables=header.variables,
-        plan=header.plan,
+        plan=header.plan if definition is header.definition else None,
         parent=info.parent.workflow_id if info.parent else None,
         undo_scope=_undo_scope_in_memo() if info.parent else "",
         repeats=repeats,

@@ -80,7 +80,7 @@ async def test_a_state_that_cannot_be_decrypted_is_reported(ledger: RunLedger) -
     assert row is not None
     assert (row.view.state, row.view.incomplete) == ("COMPLETED", why)
     with pytest.raises(LedgerUnavailable):
-        await ledger.forget(["s-1"])  # which would lose the story
+        await ledger.forget(["s-1"], frozenset())  # which would lose the story
     async with ledger.engine.begin() as connection:
         await connection.execute(update(run_table).values(machine=b"saga:encrypted\0" + b"x" * 60))
     with pytest.raises(RefusedError, match="was changed in its database"):

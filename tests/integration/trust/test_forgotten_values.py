@@ -37,7 +37,17 @@ steps:
     compensate: auto
     with: {connection: shop, run: {sql: "insert into bills values (:id, :name)",
       params: {id: "${{ input.order }}", name: "${{ input.card.name }}"}}}
+  - {id: c, uses: saga, with: {name: notes, input: {note: "of ${{ input.card.name }}", pin: "${{ input.card.pin }}"}}}
 """
+NOTES = """saga: notes
+input: {type: object, properties: {note: {type: string}, pin: {type: integer}}}
+labels: {about: "${{ input.note }}"}
+steps:
+  - {id: a, uses: cards.charge, with: {card: "${{ input.note }}"}, compensate: cards.refund}
+  - {id: b, uses: cards.charge, with: {card: "${{ input.pin }}"}, compensate: cards.refund}
+output: "${{ steps.b.result }}"
+"""
+"""A nested saga whose own schema does not mark what it is given."""
 
 
 def forget(folder: Path, saga_id: str, *options: str, reason: str = "asked") -> CompletedProcess[str]:
@@ -55,6 +65,7 @@ async def test_values_are_replaced_and_the_run_is_deleted(
         (tmp_path / "saga.toml").read_text().replace('[codec]\nkey = {file = "codec.key"}\n', "")
     )
     (tmp_path / "orders.saga.yaml").write_text(STEPS)
+    (tmp_path / "notes.saga.yaml").write_text(NOTES)
     from sagas.settings import load_settings
 
     project = Project(load_settings(config=str(tmp_path / "saga.toml")))
@@ -67,13 +78,20 @@ async def test_values_are_replaced_and_the_run_is_deleted(
             await client.start("waits", {"card": CARD}, id=waiting)
             assert (await finished(client, saga_id))["state"] == "COMPLETED"
             assert forget(tmp_path, waiting).returncode == 9
-            await until(lambda: _in_ledger(shop, saga_id))
+            await until(lambda: all(_in_ledger(shop, each) for each in (saga_id, f"{saga_id}/c")))
             assert [name for name, data in tables(shop).items() if any(mark in data for mark in MARKS)]
+            # What the parent's schema marks is sensitive in the nested saga, too.
+            shown = run_command(["show", f"{saga_id}/c", "--json"], tmp_path)
+            assert (shown.returncode, json.loads(shown.stdout)["input"]) == (0, {"note": "•••", "pin": "•••"}), shown
+            for text in (shown.stdout, _origins(shop, f"{saga_id}/c")):
+                assert "started_at" in text
+                assert [line for line in text.splitlines() if any(mark.decode() in line for mark in MARKS)] == []
 
             done = forget(tmp_path, saga_id, reason=f"asked by {CARD['name']}")
             assert done.returncode == 5, done
             assert statuses(done) == {
                 "shop: results in saga_guard": "replaced",
+                "shop: inputs and hashes in saga_guard": "deleted",
                 "shop: images in saga_image": "deleted",
                 "shop: replies in saga_request": "nothing",
                 "shop: events in saga_outbox": "nothing",
@@ -81,6 +99,7 @@ async def test_values_are_replaced_and_the_run_is_deleted(
                 "histories and memos": "stays",
             }
             assert _leaks(shop) == set()
+            assert _hashes(shop, saga_id) == []
             refused = run_command(["undo", saga_id, "--reason", "x", "--yes"], tmp_path)
             assert (refused.returncode, "were forgotten" in refused.stderr) == (9, True), refused
             again = forget(tmp_path, saga_id, "--delete-run")
@@ -96,12 +115,35 @@ async def test_values_are_replaced_and_the_run_is_deleted(
     assert (view["state"], view["can_undo"], view["input"]["order"]) == ("COMPLETED", False, "order-7")
     whys = [(access["what"], access["reason"]) for access in view["accesses"]]
     assert whys == [("forget", "asked by •••"), *[("forget", "asked")] * 2]
+    revealed = run_command(["show", saga_id, "--reveal"], tmp_path)
+    assert (revealed.returncode, f"the values of {saga_id} were forgotten at " in revealed.stderr) == (9, True), (
+        revealed
+    )
+    assert ", because asked\n" in revealed.stderr
     # What nobody marks as sensitive stays.
     assert b"order-7" in tables(shop)["saga_run"]
 
 
 def _leaks(shop: str) -> set[str]:
     return {name for name, data in tables(shop).items() if any(mark in data for mark in MARKS)}
+
+
+def _hashes(shop: str, saga_id: str) -> list[tuple[str]]:
+    """The hashes of inputs and arguments of a saga and those nested in it, by which somebody could guess values."""
+    with _database(shop) as database:
+        return database.execute(
+            "select args_hash from saga_guard where starts_with(saga_id, %(id)s) and args_hash is not null union all"
+            " select origin from saga_guard where starts_with(saga_id, %(id)s) and origin::json->>'input_digest' <> ''"
+            " union all"
+            " select input_digest from saga_run where starts_with(saga_id, %(id)s) and input_digest is not null",
+            {"id": saga_id},
+        ).fetchall()
+
+
+def _origins(shop: str, saga_id: str) -> str:
+    with _database(shop) as database:
+        rows = database.execute("select origin from saga_guard where saga_id = %s and origin is not null", (saga_id,))
+        return str(rows.fetchall())
 
 
 def _in_ledger(shop: str, saga_id: str) -> bool:

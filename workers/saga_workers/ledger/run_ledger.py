@@ -236,10 +236,13 @@ class RunLedger:
         with self._readable():
             return await self._sql.audit.was_forgotten(self.engine, saga_id, since)
 
-    async def forget(self, saga_ids: Sequence[str]) -> int:
-        """Delete the states from which these sagas could be undone, which have their values; the number of rows."""
+    async def forget(self, saga_ids: Sequence[str], sensitive: frozenset[str]) -> int:
+        """Delete the states from which these sagas could be undone, and mask these values in their stories.
+
+        Returns the number of rows that had any of it.
+        """
         with self._readable():
-            return await self._sql.forgetting.delete_states(self.engine, saga_ids)
+            return await self._sql.forgetting.delete_values(self.engine, saga_ids, sensitive)
 
     async def begin_forgetting(
         self, saga_ids: Sequence[str], *, who: str, reason: str | None, not_before: datetime | None = None

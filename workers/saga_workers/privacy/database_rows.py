@@ -21,6 +21,7 @@ from saga_activities.value_places import ValuePlace, event_place, request_place,
 from saga_workers.privacy.places import ForgottenPlace
 from saga_workers.privacy.replacement import Replacement
 from saga_workers.runtime.databases import command_database
+from sagas.protocol.origin import forgotten_origin
 from sagas.settings import SqlConnection
 from sagas.text.shortening import counted
 
@@ -37,7 +38,7 @@ async def forget_in_database(
     what = f"the rows of the connection {connection.name} cannot be changed"
     async with command_database(connection, what, _TIMEOUT) as engine, engine.connect() as database:
         rows = _Rows(engine, database, await table_names(database), saga_ids, replacement)
-        places = [await rows.guard(), await rows.images(), await rows.requests()]
+        places = [await rows.guard(), await rows.starts(), await rows.images(), await rows.requests()]
         places += [await rows.outbox(), await rows.enqueued()]
     return [
         ForgottenPlace(f"{connection.name}: {place.place}", place.status, place.detail) for place in places if place
@@ -81,6 +82,24 @@ class _Rows:
                 await self._database.execute(sa.update(guard_table).where(here).values(result=new))
                 changed += 1
         return _place("results in saga_guard", changed, seen)
+
+    async def starts(self) -> ForgottenPlace | None:
+        """Inputs with which the sagas were started, and hashes by which inputs and arguments can be guessed."""
+        if guard_table.name not in self._tables:
+            return None
+        columns, inputs, hashes = guard_table.c, 0, 0
+        key = (columns.saga_id, columns.step, columns.generation, columns.op)
+        has_any = sa.or_(columns.origin.is_not(None), columns.args_hash.is_not(None))
+        for row in await self._select(guard_table, *key, columns.origin, columns.args_hash, where=has_any):
+            new = None if row.origin is None else forgotten_origin(row.origin)
+            if (new, None) == (row.origin, row.args_hash):
+                continue
+            here = sa.and_(*(column == row._mapping[column.name] for column in key))
+            await self._database.execute(sa.update(guard_table).where(here).values(origin=new, args_hash=None))
+            inputs += new != row.origin
+            hashes += row.args_hash is not None
+        detail = f"{counted(inputs, 'input')}, {counted(hashes, 'hash', 'hashes')} of arguments"
+        return ForgottenPlace("inputs and hashes in saga_guard", "deleted" if inputs or hashes else "nothing", detail)
 
     async def images(self) -> ForgottenPlace | None:
         """Images of rows, which only an undo needs: they also have other values of the rows."""

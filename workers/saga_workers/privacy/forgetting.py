@@ -142,8 +142,8 @@ async def forget(
     if not subject.done:
         for connection in settings.sql_connections():
             places += await forget_in_database(connection, subject.saga_ids, replacement)
-    rows = await ledger.forget(subject.saga_ids)
-    detail = f"{counted(rows, 'state')}, with which it could be undone; the story has such values masked"
+    rows = await ledger.forget(subject.saga_ids, subject.sensitive or frozenset())
+    detail = f"in {counted(rows, 'row')}: the state with which it could be undone, and values in the story"
     places.append(ForgottenPlace("the ledger", "deleted" if rows else "nothing", detail))
     if delete_run:
         places.append(await delete_histories(locator.temporal, subject.runs))

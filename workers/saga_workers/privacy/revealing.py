@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from saga_workers.location.locator import Locator
 from saga_workers.privacy.saga_values import read_input, read_state
 from saga_workers.privacy.sensitive_words import masked_words
-from sagas.errors import SagaError
+from sagas.errors import RefusedError, SagaError
 from sagas.machine.machine import Machine
 from sagas.protocol.saga_view import ErrorView, OperationView, SagaView, StepView
 from sagas.settings import Settings
+from sagas.text.shell import saga_command
 
 
 async def revealed_view(
@@ -19,12 +21,19 @@ async def revealed_view(
 ) -> SagaView:
     """The view with the values of its saga in clear, as far as they can be read; ``incomplete`` says if some cannot.
 
-    Raises SagaError if no value can be read.
+    Raises RefusedError if the values were forgotten, and SagaError if no value can be read.
     """
     location = await locator.locate_known(view.id)
     state = await read_state(locator, location)
     given = await read_input(locator, location) if state is None else None
     if state is None and given is None:
+        since = None if view.started_at is None else datetime.fromisoformat(view.started_at)
+        if (forgotten := await locator.ledger.begun_forgetting(view.id, since)) is not None:
+            because = f", because {forgotten.reason}" if forgotten.reason else ""
+            raise RefusedError(
+                f"the values of {view.id} were forgotten at {forgotten.at} by {forgotten.who}{because}",
+                help=f"{saga_command('show', view.id)}    shows the rest",
+            )
         raise SagaError(
             f"the values of {view.id} cannot be read here: no worker of it answers with a key of this project, or they"
             " are encrypted with a key that is not in [codec]",

@@ -31,8 +31,8 @@ def forget(
 ) -> int:
     """Replace the x-sensitive values of a saga that has ended, everywhere they can be replaced, and say where not.
 
-    The saga cannot be undone afterwards. Can be repeated, also after it was interrupted. Exit code 0: no place has such
-    a value any more; 5: some stay; 9: refused.
+    The saga cannot be undone afterwards. Can be repeated, also after it was interrupted. Exit code 0: none of
+    these places has such a value any more; 5: some stay; 9: refused. Your own tables and topics are not searched.
     """
     from saga_workers.privacy import require_record
 
@@ -73,4 +73,5 @@ def forget(
 
 def _print(saga_id: str, places: Sequence[ForgottenPlace], *, complete: bool) -> None:
     print_table([(place.place, place.status, place.detail) for place in places], ("PLACE", "", ""))
-    echo(f"{saga_id}: {'no value stays' if complete else 'values stay in some places, see above'}")
+    stays = "no value stays in these places" if complete else "values stay in some of these places"
+    echo(f"{saga_id}: {stays}; your own tables and topics were not searched")

@@ -7,6 +7,7 @@ from typing import Any
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, StepDefinition
+from sagas.definition.sensitivity import SensitiveMask
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.expressions.context import expression_context
 from sagas.machine.expressions.evaluation import DefinitionError, evaluate, evaluate_condition, render, wrong_value
@@ -52,7 +53,9 @@ def evaluate_labels(run: SagaRun) -> dict[str, str]:
         if run.definition.labels
         else {}
     )
-    return {name: value_text(value) for name, value in made.items()}
+    # A nested saga may have been given what only the schema of its parent marks.
+    mask = SensitiveMask(run.plan.sensitive_values(run.input))
+    return {name: mask.text(value_text(value)) for name, value in made.items()}
 
 
 FAIRNESS_KEY_BYTES = 64
