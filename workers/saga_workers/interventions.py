@@ -19,6 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_activities.value_cipher import UnknownKey
 from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.decision_preview import consequences
+from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.privacy.saga_values import UNREADABLE
 from saga_workers.temporal.machine_query import query_machine, read_definition, verifying_keys
@@ -98,6 +99,7 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
     who = who or temporal.identity
     request = {"reason": reason, "who": who}
     location = await locator.locate_known(saga_id)
+    await _require_key(locator, location)
     in_bulk = location.kind == "in bulk"
     if location.member is not None and location.open_run is None:
         # It takes its cancel along: it could end before another one arrives.
@@ -174,18 +176,7 @@ async def signal(
         if error.status is RPCStatusCode.NOT_FOUND:
             raise _just_ended_error(saga_id) from error
         raise
-    return None if definition is not None else await _why_unread(temporal, described)
-
-
-async def _why_unread(temporal: Temporal, described: RunDescription) -> str:
-    """Why the definition of a run is not known."""
-    try:
-        await first_input(temporal, described)
-    except UnknownKey as error:
-        return f"the saga cannot be read here: {error.message}"
-    except (*UNREADABLE, RPCError):
-        pass
-    return "no worker answers"
+    return None if definition is not None else "no worker answers"
 
 
 def signal_message(name: str, data: Any, *, by: str, reject: str | None) -> dict[str, Any]:
@@ -382,13 +373,36 @@ async def start_undo(
 
 
 async def _open_run(locator: Locator, saga_id: str) -> RunDescription:
-    """The open run, the saga's or its undo's. Raises UsageError if unknown, RefusedError if it has ended."""
+    """The open run, the saga's or its undo's.
+
+    Raises UsageError if unknown, RefusedError if it has ended, or is encrypted with a key that is not here.
+    """
     location = await locator.locate_known(saga_id)
+    await _require_key(locator, location)
     if location.member is not None and location.open_run is None:
         location = await leave_bulk_workflow(locator, location.member)
     if location.open_run is None:
         raise await _ended_error(locator, saga_id)
     return location.open_run
+
+
+async def _require_key(locator: Locator, location: Location) -> None:
+    """Raise RefusedError if the open run is encrypted with a key that is not here: no message to it may be sent.
+
+    Its worker could not read it, and each workflow task of the run would fail.
+    """
+    bulk = None if location.member is None else location.member.bulk
+    described = location.open_run or bulk
+    if described is None:
+        return
+    try:
+        await first_input(locator.temporal, described)
+    except UnknownKey as error:
+        raise RefusedError(
+            f"{location.saga_id} cannot be operated here: {error.message}", help="run the command where the key is"
+        ) from error
+    except (*UNREADABLE, RPCError):
+        return
 
 
 async def _ended_error(locator: Locator, saga_id: str, kind: type[RefusedError] = RefusedError) -> RefusedError:

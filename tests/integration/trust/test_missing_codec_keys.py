@@ -62,7 +62,11 @@ async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: P
             (0, ["show", saga_id]),
             (0, ["list"]),
             (9, ["forget", saga_id, "--reason", "asked", "--yes"]),
-            (0, ["signal", waiting, "approved", "--data", "{}"]),
+            *[
+                (9, [*command, "--reason", "asked"])
+                for command in (["pause", waiting], ["cancel", waiting], ["resolve", waiting, "a", "retry"])
+            ],
+            (9, ["signal", waiting, "approved", "--data", "{}"]),
             (DIFFERENCES, ["reconcile"]),
         ):
             done = run_command(command, tmp_path)
@@ -70,6 +74,10 @@ async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: P
             assert (done.returncode, earlier in text) == (code, True), (command, done)
             for wrong in ("has signed", "no run of this saga", "everything reconciles", "no worker answers"):
                 assert wrong not in text, (command, done)
+        (tmp_path / "codec.key").write_text("", encoding="utf-8")
+        unusable = run_command(["doctor"], tmp_path).stdout
+        assert (unusable.count("codec.key needs keys"), "bug of saga" in unusable) == (1, False), unusable
+        (tmp_path / "codec.key").write_text(new_key(), encoding="utf-8")
         missing = run_command(["doctor"], tmp_path).stdout
         for where in ("the engine's tables in shop", "outcomes of runs in Temporal"):
             assert f"{where}: encrypted with {earlier}, which [codec] key lacks" in missing
