@@ -83,7 +83,7 @@ _KEPT_NAMES = ("saga", "digest", "started_at", "generation", "parent")
 def forgotten_origin(text: str) -> str | None:
     """An origin without the input and the variables, and without the digest, by which an input can be guessed.
 
-    None if the text is no origin.
+    None for any other text.
     """
     try:
         data = decode_json(text)

@@ -106,7 +106,9 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
         findings += await results_of("spark inputs", check_spark_inputs(project))
     if uses_kafka(project):
         findings += await results_of("kafka", check_kafka(project, client))
-    return findings
+    problems = [result.message for result in codec if result.ok is False]
+    # Each check that opens a database or Temporal repeats what is wrong with the keys.
+    return [each for each in findings if each in codec or not any(problem in each.message for problem in problems)]
 
 
 async def _check_standing_pauses(settings: Settings) -> list[DoctorResult]:
