@@ -13,8 +13,8 @@ _POSTGRESQL = sa.text("""
 
 
 _POSTGRESQL_INDEXES = sa.text("""
-    SELECT c.relname FROM pg_catalog.pg_class c
-    WHERE c.relkind IN ('i', 'I') AND pg_catalog.pg_table_is_visible(c.oid)
+    SELECT c.relname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+    WHERE pg_catalog.pg_table_is_visible(i.indrelid)
 """)
 
 
@@ -26,5 +26,7 @@ async def table_names(connection: AsyncConnection) -> set[str]:
 
 
 async def index_names(connection: AsyncConnection) -> set[str]:
-    """The names of all indexes that a statement of this session finds without a schema. Only for PostgreSQL."""
+    """The names of the indexes of all tables that a statement of this session finds without a schema. Only for
+    PostgreSQL.
+    """
     return {name for (name,) in await connection.execute(_POSTGRESQL_INDEXES)}

@@ -113,9 +113,9 @@ def _position_in_settings(settings: Settings, connection: str) -> Position:
     return Position(1, 1)
 
 
-def relative_path(path: Path) -> Path:
-    """The path from here, where it lies below."""
+def relative_path(path: Path, folder: Path | None = None) -> Path:
+    """The path from ``folder``, by default the current one, if it lies below."""
     try:
-        return path.resolve().relative_to(Path.cwd())
+        return path.resolve().relative_to((folder or Path.cwd()).resolve())
     except ValueError:
         return path

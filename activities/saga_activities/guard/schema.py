@@ -115,10 +115,10 @@ async def create_metadata(engine: AsyncEngine, tables: sa.MetaData, initial_rows
     async with alone(engine, _ADVISORY_LOCK) as connection:
         # PostgreSQL locks the table of an index before it sees that the index exists. That lock waits for each open
         # transaction that has written a row, and every later one waits for the lock.
-        indexes = await index_names(connection) if connection.dialect.name == "postgresql" else ()
+        locks = connection.dialect.name == "postgresql"
         for statement in metadata_ddl(connection.dialect, tables):
-            created = _CREATES_INDEX.match(statement)
-            if created is None or created[1] not in indexes:
+            index = _CREATES_INDEX.match(statement) if locks else None
+            if index is None or index[1] not in await index_names(connection):
                 await connection.exec_driver_sql(statement)
         for insert in initial_rows:
             await insert_once(connection, insert)

@@ -68,16 +68,20 @@ class StoredValues:
         origin = decode_json(text)
         values = {name: origin.pop(name) for name in VALUES_OF_ORIGIN if name in origin}
         if values:
-            origin[ENCRYPTED_VALUES] = encrypted_text(self._cipher, place, encode_json(values))
+            # First, so that `saga doctor` finds the id of the key at one place of the text.
+            origin = {ENCRYPTED_VALUES: encrypted_text(self._cipher, place, encode_json(values)), **origin}
         return encode_json(origin).decode()
 
     def decrypt_origin(self, place: ValuePlace, text: str) -> str:
         """The text that :meth:`encrypt_origin` was given. Raises UnreadableRow."""
-        origin = decode_json(text)
-        encrypted = origin.pop(ENCRYPTED_VALUES, None)
-        if encrypted is None:
-            return text
-        return encode_json({**origin, **decode_json(self.decrypt_json(place, encrypted) or "{}")}).decode()
+        try:
+            origin = decode_json(text)
+            encrypted = origin.pop(ENCRYPTED_VALUES, None)
+            if encrypted is None:
+                return text
+            return encode_json({**origin, **decode_json(self.decrypt_json(place, encrypted) or "{}")}).decode()
+        except (AttributeError, TypeError, ValueError):
+            raise ChangedRow from None
 
     def encrypt_json(self, place: ValuePlace, text: str | None) -> str | None:
         """The text to store for one that is JSON, or that does not begin like an encrypted one."""

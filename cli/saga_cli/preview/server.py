@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from saga_cli.definition_checks import relative_path
 from saga_cli.preview.page import SCRIPT, error_page
 from saga_cli.preview.rendering import files_of_actions, render, saga_name
 from saga_workers.runtime.http_server import http_app
@@ -67,6 +68,7 @@ class Preview:
         if file is None and self._only is not None and "all" not in request.query_params:
             return RedirectResponse(page_address(self._only))
         if file is not None and file not in await asyncio.to_thread(self._files):
+            self._pages.pop(file, None)
             return HTMLResponse(error_page("there is no such definition", None, version="0"), 404)
         async with self._rendering:
             page = self._pages.get(file)
@@ -75,9 +77,10 @@ class Preview:
         return HTMLResponse(page.html, headers={"Cache-Control": "no-store"})
 
     async def _answer_version(self, request: Request) -> Response:
-        page = self._pages.get(request.query_params.get("file"))
+        file = request.query_params.get("file")
+        page = self._pages.get(file)
         if page is None:
-            return PlainTextResponse("0")
+            return PlainTextResponse("1" if file in await asyncio.to_thread(self._files) else "0")
         changed = await asyncio.to_thread(_has_changed, page)
         return PlainTextResponse(str(page.number + changed), headers={"Cache-Control": "no-store"})
 
@@ -126,9 +129,9 @@ def file_of(config: Path, folders: Iterable[Path], saga: str) -> str:
 
 
 def _definition_files(root: Path, folders: Iterable[str]) -> list[str]:
-    """The paths of all definition files, relative to the folder of saga.toml."""
+    """The paths of all definition files, as diagnostics name them in the folder of saga.toml."""
     existing = [root / folder for folder in folders if (root / folder).exists()]
-    return [os.path.relpath(file, root) for file in find_definition_files(existing)]
+    return [str(relative_path(file, root)) for file in find_definition_files(existing)]
 
 
 def _version(file: str) -> tuple[int, int] | None:

@@ -61,19 +61,22 @@ def encode_origin(origin: Origin) -> str:
 
 
 def decode_origin(text: str) -> Origin:
-    """The reverse of :func:`encode_origin`."""
+    """The reverse of :func:`encode_origin`. Raises ValueError for another text: a role of the database may write any."""
     data = decode_json(text)
-    return Origin(
-        data["saga"],
-        data["digest"],
-        data["input_digest"],
-        float(data["started_at"]),
-        data.get("generation", 1),
-        data.get("input"),
-        "input" in data,
-        data.get("vars", {}),
-        data.get("parent"),
-    )
+    try:
+        return Origin(
+            data["saga"],
+            data["digest"],
+            data["input_digest"],
+            float(data["started_at"]),
+            data.get("generation", 1),
+            data.get("input"),
+            "input" in data,
+            data.get("vars", {}),
+            data.get("parent"),
+        )
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError("no origin of a saga") from error
 
 
 _KEPT_NAMES = ("saga", "digest", "started_at", "generation", "parent")

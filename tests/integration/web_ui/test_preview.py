@@ -100,3 +100,17 @@ async def test_a_module_that_ends_its_process_costs_one_page(address: str, proje
         assert "The project cannot be read" in (await client.get("/", params={"all": ""})).text
         (project / "travel.py").write_text(ACTIONS)
         assert "no problems found" in (await client.get("/", params={"all": ""})).text
+
+
+async def test_a_definition_outside_of_the_project_is_checked_as_well(address: str, project: Path) -> None:
+    elsewhere = project.parent / f"{project.name}-shared"
+    elsewhere.mkdir()
+    (elsewhere / "other.saga.yaml").write_text("saga: other\nsteps:\n  - {id: a, uses: nothing}\n")
+    (project / "saga.toml").write_text(f'actions = ["./travel.py"]\ndefinitions = ["definitions", "{elsewhere}"]\n')
+    async with httpx.AsyncClient(base_url=address.partition("/?")[0], timeout=60) as client:
+        assert "there is no action" not in (await client.get("/", params={"all": ""})).text
+        page = await client.get("/", params={"file": str(elsewhere / "other.saga.yaml")})
+        assert (page.status_code, "there is no action `nothing`" in page.text) == (200, True)
+        (elsewhere / "other.saga.yaml").unlink()
+        assert (await client.get("/", params={"file": str(elsewhere / "other.saga.yaml")})).status_code == 404
+        assert (await client.get("/version", params={"file": str(elsewhere / "other.saga.yaml")})).text == "0"

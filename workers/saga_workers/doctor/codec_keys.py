@@ -11,13 +11,14 @@ from temporalio.client import Client
 
 from saga_activities.guard.result_codec import encode_encrypted
 from saga_activities.guard.stored_values import ENCRYPTED_BYTES
-from saga_activities.guard.tables import guard_table, image_table, outbox_table
+from saga_activities.guard.tables import guard_table, image_table, outbox_table, request_table, row_lock_table
 from saga_activities.ledger.tables import run_table
 from saga_activities.table_names import table_names
 from saga_activities.value_cipher import ENCRYPTED_TEXT
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.runtime.databases import command_database
 from saga_workers.temporal.temporal_runs import list_runs
+from sagas.protocol.origin import ENCRYPTED_VALUES
 from sagas.protocol.payloads import OUTCOME_MEMO
 from sagas.settings import Settings, SqlConnection
 from sagas.settings.codec import load_codec_keys
@@ -37,6 +38,9 @@ _RESULT = encode_encrypted("@", "").partition("@")[0]
 
 _COLUMNS: tuple[tuple[sa.Column[Any], str | bytes], ...] = (
     (guard_table.c.result, _RESULT),
+    (guard_table.c.origin, f'{{"{ENCRYPTED_VALUES}":"{ENCRYPTED_TEXT}'),
+    (row_lock_table.c.row_key, ENCRYPTED_TEXT),
+    (request_table.c.data, ENCRYPTED_TEXT),
     (image_table.c.row_key, ENCRYPTED_TEXT),
     (outbox_table.c.value, ENCRYPTED_TEXT),
     (run_table.c.machine, ENCRYPTED_BYTES),

@@ -81,18 +81,25 @@ async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffec
             marker = _marker_of(name, undos.get(key))
             elsewhere = marker.get(MARKER_KEY) in (ELSEWHERE, CONFIRMED) and key not in own_undos
             is_open = row.reason == "do" and key not in undos
-            origin = None if row.origin is None else _origin(values[name], origin_place(row.saga_id, *key), row.origin)
+            origin = (
+                None if row.origin is None else _origin(name, values[name], origin_place(row.saga_id, *key), row.origin)
+            )
             is_confirmed = is_open and key in confirms
             effects.append(GuardedEffect(name, *key, is_open, elsewhere, origin, row.created_at, is_confirmed))
     return sorted(effects, key=lambda effect: effect.created_at)
 
 
-def _origin(values: StoredValues, place: ValuePlace, text: str) -> Origin:
-    """The origin in a row. Without the key of its values everything else is known."""
+def _origin(connection: str, values: StoredValues, place: ValuePlace, text: str) -> Origin:
+    """The origin in a row. Without the key of its values everything else is known. Raises SagaError."""
+    unreadable = None
     try:
-        return decode_origin(values.decrypt_origin(place, text))
+        text = values.decrypt_origin(place, text)
     except UnreadableRow as error:
-        return replace(decode_origin(text), unreadable=str(error))
+        unreadable = str(error)
+    try:
+        return replace(decode_origin(text), unreadable=unreadable)
+    except ValueError:
+        raise SagaError(f"the guard of the connection {connection} cannot be read: {ChangedRow()}") from None
 
 
 def _marker_of(connection: str, result: str | None) -> Mapping[str, Any]:

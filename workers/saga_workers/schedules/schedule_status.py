@@ -20,6 +20,8 @@ from sagas.protocol.schedule_order import ScheduleTimes, saga_of_schedule, sched
 from sagas.text.printable import printable_line
 from sagas.text.shortening import join_names, shorten
 
+UNSIGNED = "no key of this project has signed it"
+
 Need = Literal["create", "update", "remove", "look"]
 """The action that a schedule needs; `look`: at one that may belong to another project, so `saga setup` leaves it."""
 
@@ -67,7 +69,7 @@ async def read_statuses(temporal: Temporal, project: Project) -> list[ScheduleSt
             need: Need = "remove" if is_signed(order_of(current.schedule), keys) else "look"
             why = f"the saga {saga} has no schedule any more"
             if need == "look":
-                why = f"{why}, and {_unsigned(current.schedule, temporal)}"
+                why = f"{why}, and {_unreadable(current.schedule, temporal) or UNSIGNED}"
             statuses.append(ScheduleStatus(id, saga, None, None, current, need, why))
     return sorted(statuses, key=lambda status: status.saga)
 
@@ -94,8 +96,9 @@ async def read_status(temporal: Temporal, project: Project, definition: Definiti
     order = order_of(current.schedule)
     signature = order.get("signature")
     differing = differences(wanted, current.schedule)
-    if keys.keys and not is_signed(order, keys):
-        why = f"{_unsigned(current.schedule, temporal)}, so its starts are refused"
+    unreadable = _unreadable(current.schedule, temporal)
+    if unreadable is not None or (keys.keys and not is_signed(order, keys)):
+        why = f"{unreadable or UNSIGNED}, so its starts are refused"
     elif order.get("times") != ScheduleTimes.of(trigger).to_json() or order.get("saga") != definition.saga:
         why = "the definition has changed since it was set up"
     elif differing:
@@ -105,15 +108,15 @@ async def read_status(temporal: Temporal, project: Project, definition: Definiti
     return ScheduleStatus(id, definition.saga, definition, wanted, current, None if why is None else "update", why)
 
 
-def _unsigned(schedule: Schedule, temporal: Temporal) -> str:
-    """Why the order of a schedule counts as unsigned, as a clause."""
+def _unreadable(schedule: Schedule, temporal: Temporal) -> str | None:
+    """Why the order of a schedule cannot be read, as a clause; None if its key is here."""
     codec = temporal.data_converter.payload_codec
     given = codec if isinstance(codec, EncryptingCodec) else None
     payload = order_payload(schedule)
     key = None if payload is None else missing_key_id(payload, given)
-    if key is not None:
-        return f"its order is encrypted with the key {printable_line(shorten(key))}, which [codec] key does not have"
-    return "no key of this project has signed it"
+    if key is None:
+        return None
+    return f"its order is encrypted with the key {printable_line(shorten(key))}, which [codec] key does not have"
 
 
 def trigger_of(definition: Definition) -> ScheduleTrigger:

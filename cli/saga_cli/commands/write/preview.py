@@ -52,5 +52,6 @@ async def _serve(settings: Settings, name: str | None, listen: str) -> None:
     served = Preview(config, settings, only)
     async with HttpServer(listen, served.app, option="--listen", description="the preview") as server:
         path = "/" if only is None else page_address(only)
-        echo(f"http://127.0.0.1:{server.port}{path}    Ctrl+C ends it")
+        host = listen.rpartition(":")[0] or "127.0.0.1"
+        echo(f"http://{host}:{server.port}{path}    Ctrl+C ends it")
         await stop.wait()
