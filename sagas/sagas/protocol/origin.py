@@ -61,7 +61,7 @@ def encode_origin(origin: Origin) -> str:
 
 
 def decode_origin(text: str) -> Origin:
-    """The reverse of :func:`encode_origin`. Raises ValueError for another text: a role of the database may write any."""
+    """The reverse of :func:`encode_origin`. Raises ValueError for another text, which anybody may write."""
     data = decode_json(text)
     try:
         return Origin(

@@ -29,8 +29,8 @@ _POSTGRESQL_SEQUENCES = """
     SELECT n.nspname, c.relname, s.seqincrement,
       pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_sequence_privilege(c.oid, 'SELECT'),
       EXISTS (SELECT FROM pg_depend d JOIN pg_class t ON t.oid = d.refobjid
-        WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.refclassid = 'pg_class'::regclass
-          AND d.deptype IN ('a', 'i') AND t.relname::text = ANY (:engine))
+        WHERE d.classid = 'pg_class'::regclass::oid AND d.objid = c.oid AND d.refclassid = 'pg_class'::regclass::oid
+          AND d.deptype IN ('a', 'i') AND t.relname::text = ANY (CAST(:engine AS text[])))
     FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relpersistence <> 't' ORDER BY 1, 2
 """
