@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -19,7 +20,7 @@ from saga_workers.client import Client
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
-from saga_workers.serve.console import search
+from saga_workers.serve.console import saga_pages, search
 from saga_workers.serve.console.sessions import COOKIE, Sessions
 from saga_workers.serve.console.sign_in import next_page
 from saga_workers.serve.console.templates import saga_path
@@ -27,8 +28,10 @@ from saga_workers.serve.limits import MAX_SESSIONS_OF_TOKEN, SESSION_SECONDS
 from saga_workers.serve.operations import Operations
 from saga_workers.serve.project_sagas import ProjectSagas
 from sagas import Rejected
+from sagas.errors import SagaError
 from sagas.machine.decisions.form import DECISIONS
 from sagas.project import Project
+from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.settings.secrets import Secret
 from sagas.settings.serve import ServeSettings, ServeToken
 from tests.helpers.database_servers import HOST
@@ -194,7 +197,8 @@ async def test_who_may_not_sign_in(console: ServedConsole) -> None:
         refused = await sign_in(TOKENS["SHOP"])
         assert refused.status_code == 403
         assert "does not have the scope read" in refused.text
-        for origin in ("http://evil.example", "null", "", f"{console.url}0", console.url.replace("http", "file")):
+        own = console.url
+        for origin in ("http://evil.example", "http://[", "null", "", f"{own}0", own.replace("http", "file")):
             foreign = await sign_in(TOKENS["STAFF"], Origin=origin)
             assert (foreign.status_code, "set-cookie" in foreign.headers) == (403, False), origin
         encrypted = await sign_in(TOKENS["STAFF"], Origin=console.url.replace("http", "https"))
@@ -342,9 +346,25 @@ async def test_only_sagas_of_the_project_have_pages(console: ServedConsole) -> N
                 answer = await browser.get(f"/console/sagas/{saga_id}{rest}")
                 assert answer.status_code == 404, saga_id
                 assert "secret" not in answer.text
-        assert (await browser.get("/console/batches/nobody-has-it")).status_code == 404
+        batch = f"batch-{uuid.uuid4()}"
+        record = await console.client.temporal.start_workflow(
+            BATCH_WORKFLOW, {}, id=BATCH_PREFIX + batch, task_queue=f"nobody-{uuid.uuid4()}"
+        )
+        await record.terminate()
+        for name in ("nobody-has-it", batch):
+            assert (await browser.get(f"/console/batches/{name}")).status_code == 404
         listed = await browser.get("/console/sagas", params={"q": foreign.id})
         assert "No saga matches" in listed.text
+
+
+async def test_a_page_that_cannot_be_read_says_why(console: ServedConsole, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(*_: Any, **__: Any) -> Any:
+        raise SagaError("the database shop does not answer")
+
+    monkeypatch.setattr(saga_pages, "read_view_with_stuck", read)
+    async with console.signed_in() as browser:
+        answer = await browser.get(console.page("COMPLETED"))
+        assert (answer.status_code, "The database shop does not answer." in answer.text) == (503, True)
 
 
 async def test_the_console_is_served_on_request_only(console: ServedConsole) -> None:
@@ -381,8 +401,8 @@ async def test_an_operator_decides_about_a_parked_step(console: ServedConsole) -
         assert "<li>do tell: call work with" in form
         fields = {**hidden_fields(form), "go": "send", "reason": SCRIPT}
         assert (fields["step"], fields["decision"]) == ("tell", "retry")
-        look = await chief.post(f"{page}/resolve", data={**fields, "go": "look", "with": '{"other": 1}'})
-        assert (look.status_code, "{&#34;other&#34;: 1}</textarea>" in look.text) == (200, True)
+        look = await chief.post(f"{page}/resolve", data={**fields, "go": "look", "with": '{"other":\r\n1}'})
+        assert (look.status_code, "{&#34;other&#34;:\n1}</textarea>" in look.text) == (200, True)
         for wrong, status, message in (
             ({"form": "guessed"}, 403, "earlier session"),
             ({"reason": " "}, 400, "needs the string `reason`"),

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 from html import unescape
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
+from starlette.requests import Request
 
 from saga_workers.batch.batch_view import BatchEntry, BatchView, FailureGroup
 from saga_workers.location.traces import GuardedEffect
 from saga_workers.relay.saga_events import OutboxEvent
 from saga_workers.serve.api_tokens import Caller, TokenBucket
-from saga_workers.serve.console.board import Holds, Messaging
+from saga_workers.serve.console import board as board_page
+from saga_workers.serve.console import inbox as inbox_page
+from saga_workers.serve.console.board import BoardPage, Holds, Messaging
+from saga_workers.serve.console.inbox import InboxPage
+from saga_workers.serve.console.recent import Recent
 from saga_workers.serve.console.sessions import Session
 from saga_workers.serve.console.templates import render
 from saga_workers.serve.console.visitors import Visitor
+from saga_workers.serve.project_sagas import ProjectSagas
+from saga_workers.views.parked import ParkedList, ParkedRow
 from saga_workers.views.saga_counts import SagaCounts
 from sagas.protocol.batch_record import BatchRecord
 from sagas.protocol.saga_view import SagaView
 from sagas.protocol.standing_pause import StandingPause
 
 VISITOR = Visitor(Caller("ada", frozenset({"read"}), TokenBucket(1)), Session("ada", "Bearer a", 1.0))
+OPERATOR = Visitor(Caller("bob", frozenset({"read", "operate"}), TokenBucket(1)), Session("bob", "Bearer b", 1.0))
+REQUEST = Request({"type": "http"})
 SCRIPT = "<script>alert(1)</script>"
 RECORD = BatchRecord(
     SCRIPT, "order", total=10, started=3, existing=1, refused=2, refusals=(f"line 7: {SCRIPT}",), seconds=2.0,
@@ -99,3 +112,85 @@ def test_the_databases_of_a_saga_show_effects_and_events() -> None:
     assert "waits for the point of no return of its saga" in text
     assert "refused by the broker" in text
     assert "The outbox cannot be read." in text
+
+
+def served_project() -> Any:
+    """The parts of a project that the board and the inbox read, with an empty ledger."""
+
+    async def nothing() -> list[Any]:
+        return []
+
+    locator = SimpleNamespace(temporal=None, ledger=SimpleNamespace(pauses=nothing, open_breakers=nothing))
+    locator.within_temporal = lambda: locator
+    return SimpleNamespace(locator=locator, task_queue="shop", project=None, shown=ProjectSagas({"order"}))
+
+
+@pytest.mark.parametrize(("workers", "warns"), [(0, True), (2, False), (None, False)])
+async def test_only_a_counted_absence_of_workers_is_reported(
+    monkeypatch: pytest.MonkeyPatch, workers: int | None, warns: bool
+) -> None:
+    async def count(*_: Any) -> int:
+        if workers is None:
+            await asyncio.Event().wait()
+        return workers or 0
+
+    async def never(*_: Any, **__: Any) -> None:
+        await asyncio.Event().wait()
+
+    for name, value in {"count_pollers": count, "count_sagas": never, "read_parked": never, "_WAIT": 0.01}.items():
+        monkeypatch.setattr(board_page, name, value)
+    monkeypatch.setattr(board_page, "uses_kafka", lambda _: False)
+    shown = await BoardPage(served_project()).show(REQUEST, VISITOR)
+    assert ("until a worker is started" in bytes(shown.body).decode()) == warns
+
+
+async def test_each_cause_in_the_inbox_leads_to_its_own_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    causes = {"reserve#1": "closed on Sundays", "reserve#2": "no such room"}
+    rows = tuple(
+        ParkedRow("order", "order-1", step, "do", why, "2026-03-01T10:00:00Z", ("retry",), ("saga resolve",))
+        for step, why in causes.items()
+    )
+
+    async def read(*_: Any, **__: Any) -> ParkedList:
+        return ParkedList(rows, {})
+
+    monkeypatch.setattr(inbox_page, "read_parked", read)
+    shown = await InboxPage(served_project()).show(REQUEST, OPERATOR)
+    cards = bytes(shown.body).decode().split("<article")[1:]
+    assert len(cards) == len(causes)
+    for step, why in causes.items():
+        [card] = [card for card in cards if why in card]
+        assert f"step={step.replace('#', '%23')}&" in unescape(card)
+
+
+async def test_a_late_value_is_not_shown_as_a_recent_one() -> None:
+    now, answers, may_answer = [0.0], iter([1, 2, OSError("late"), 3]), asyncio.Event()
+
+    async def read() -> int:
+        await may_answer.wait()
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    recent = Recent(read, 3.0, lambda: now[0])
+
+    async def answer_late(wait: float = 0.0) -> None:
+        """Ask for a value whose reading ends when nobody waits for it any more."""
+        may_answer.clear()
+        await recent.get(wait)
+        may_answer.set()
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+
+    await answer_late()
+    assert await recent.get(0.1) == 1, "it was read just now"
+    now[0] += 3600
+    assert await recent.get(0.1) == 2
+    now[0] += 3600
+    await answer_late()
+    assert await recent.get(0.1) == 3, "an error of an hour ago is not raised"
+    may_answer.clear()
+    now[0] += 4
+    assert await recent.get(0.0) == 3, "while it is read again"
+    now[0] += 3600
+    assert await recent.get(0.0) is None, "nobody knows what holds now"

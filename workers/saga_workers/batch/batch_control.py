@@ -160,7 +160,7 @@ class FailedSagas:
 
 async def failed_sagas(locator: Locator, batch: str, task_queue: str) -> FailedSagas:
     """The sagas of a batch that ended COMPENSATED or RESIDUE. Raises UsageError if there is no such batch."""
-    record = await read_record(locator.temporal, batch)
+    record = await read_record(locator.temporal, batch, task_queue=task_queue)
     sagas: list[FailedSaga] = []
     lost: list[str] = []
     if locator.ledger.configured:

@@ -119,7 +119,7 @@ def _record_json(id: str, record: BatchRecord | None) -> dict[str, Any]:
 
 async def read_batch(locator: Locator, batch: str, task_queue: str) -> BatchView:
     """One batch with all of its sagas. Raises UsageError if there is none, LedgerUnavailable without the ledger."""
-    record = await read_record(locator.temporal, batch)
+    record = await read_record(locator.temporal, batch, task_queue=task_queue)
     reader = _BatchReader(locator, batch, task_queue)
     sagas = await reader.count()
     if record is None and not sagas:

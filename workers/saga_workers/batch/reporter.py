@@ -222,13 +222,17 @@ async def query_record(temporal: Temporal, batch: str) -> BatchRecord | None:
         raise
 
 
-async def read_record(temporal: Temporal, batch: str, run_id: str = "") -> BatchRecord | None:
-    """The record of a batch, also of one that is closed; None if Temporal has none.
+async def read_record(
+    temporal: Temporal, batch: str, run_id: str = "", *, task_queue: str | None = None
+) -> BatchRecord | None:
+    """The record of a batch, also of one that is closed; None if Temporal has none. ``task_queue``: only one of it.
 
     If no worker answers for an open one, only its id and state are known.
     """
     described = await describe_run(temporal, BATCH_PREFIX + batch, run_id)
     if described is None or described.run.workflow_type != BATCH_WORKFLOW:
+        return None
+    if task_queue not in (None, described.run.task_queue):
         return None
     if described.run.running:
         return await query_record(temporal, batch) or BatchRecord(batch)

@@ -92,7 +92,7 @@ class BoardPage:
             counts=counts,
             oldest=_oldest(parked),
             holds=holds,
-            no_worker=None if workers else no_poller_message(self._project.task_queue),
+            no_worker=no_poller_message(self._project.task_queue) if workers == 0 else None,
             workers=workers,
             messaging=messaging,
         )

@@ -36,12 +36,16 @@ async def read_form(request: Request, session: Session | None = None) -> Mapping
         fields.get(FORM_FIELD, "").encode(), session.form_token.encode()
     ):
         raise BadRequest(403, "the form is of an earlier session; open the page again")
-    return fields
+    # Browsers send each line end of a text area as CR LF.
+    return {name: value.replace("\r\n", "\n") for name, value in fields.items()}
 
 
 def _is_of_this_server(request: Request) -> bool:
     """True if the browser says that a page of this server has sent the form. A proxy may have another scheme."""
-    origin = urlsplit(request.headers.get("origin", ""))
+    try:
+        origin = urlsplit(request.headers.get("origin", ""))
+    except ValueError:
+        return False
     return origin.scheme in ("http", "https") and origin.netloc == request.headers.get("host")
 
 

@@ -39,7 +39,7 @@ class InboxPage:
             visitor=visitor,
             place="inbox",
             groups=[group for group in groups if self._project.shown.include(group["saga"])],
-            entries={(each.saga_id, each.definition_step, each.op): each.step for each in operations},
+            entries={(each.saga_id, each.definition_step, each.op, each.error): each.step for each in operations},
             parked_list=parked_list,
             max_ids=MAX_IDS,
             problem=problem,

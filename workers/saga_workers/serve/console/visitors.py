@@ -20,7 +20,7 @@ from saga_workers.serve.console.sessions import COOKIE, Session, Sessions
 from saga_workers.serve.console.templates import render
 from saga_workers.serve.console_path import ROOT
 from saga_workers.serve.request_body import BadRequest
-from sagas.errors import UsageError
+from sagas.errors import SagaError, UsageError
 
 log = logging.getLogger("saga.serve")
 
@@ -112,6 +112,9 @@ class Visitors:
             return _problem(503, "The ledger does not answer; the log of saga serve has more.", visitor)
         except UsageError as error:
             return _problem(400, error.message, visitor)
+        except SagaError as error:
+            log.warning("a page of the console cannot be shown: %s", error.message)
+            return _problem(503, error.message, visitor)
         except RPCError as error:
             return _problem(503, f"Temporal does not answer: {error.message}", visitor)
         except TimeoutError:
