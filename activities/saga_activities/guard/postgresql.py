@@ -110,6 +110,11 @@ class PostgresTransaction:
         self._stored_values = stored_values(connection.engine)
         self._limits = limits
         self.answered = False
+        self._interrupted = False
+
+    @property
+    def unanswered(self) -> bool:
+        return self._interrupted or self.sql.unanswered
 
     @classmethod
     async def start(cls, connection: Connection, entry_key: EntryKey, limits: TransactionLimits) -> Self:
@@ -240,7 +245,13 @@ class PostgresTransaction:
         if opens:
             opening, milliseconds = self._begin_statements()
             text, values = opening + text, (*milliseconds, *values)
-        await self._cursor.execute(cast("Any", text), values)
+        self._interrupted = True  # until a result or an error arrives
+        try:
+            await self._cursor.execute(cast("Any", text), values)
+        except psycopg.Error:
+            self._interrupted = False
+            raise
+        self._interrupted = False
         self.answered = True
         if opens and not self._limits.read_only:
             await self._check_foreign_keys()

@@ -130,6 +130,7 @@ class ScriptTransactions:
                 return tx, verdict
         except Exception as error:  # noqa: BLE001 - whatever an action raises becomes an outcome
             statement_error = None if tx is None else tx.sql.first_error
+            is_of_the_action = _is_of_the_action(tx, statement_error)  # before the rollback ends what still runs
             await _roll_back(tx)
             if tx is not None and tx.kept_changes:
                 return outcome_of_error(ChangesKept(text_of(error)))
@@ -141,15 +142,15 @@ class ScriptTransactions:
                     None,
                 )
             if limit.expired():
-                answered = _is_of_the_action(tx, statement_error)
-                return timeout_outcome("the attempt timed out; the transaction was rolled back", answered=answered)
+                message = "the attempt timed out; the transaction was rolled back"
+                return timeout_outcome(message, answered=is_of_the_action)
             if limits.read_only and database_errors.is_refused_write(statement_error or error):
                 return refused_write_outcome(statement_error or error)
             classified = database_errors.classify_database_error(error)
             if tx is not None and not tx.answered and classified is not None and classified.connection_lost:
                 return _StaleConnection(database_errors.failed_outcome(classified))
             outcome = outcome_of_error(error, statement_error)
-            if _is_of_the_action(tx, statement_error) and not isinstance(error, SQLAlchemyError | psycopg.Error):
+            if is_of_the_action and not isinstance(error, SQLAlchemyError | psycopg.Error):
                 outcome = replace(outcome, answered=True)
             cause = database_errors.classify_database_error(statement_error or error)
             is_stale = (cause is not None and cause.of_the_connection) or (
@@ -204,7 +205,7 @@ class ScriptTransactions:
 
 def _is_of_the_action(tx: GuardTransaction | None, statement_error: BaseException | None) -> bool:
     """Return whether the action failed, or took too long, between statements that the database has answered."""
-    return tx is not None and tx.answered and statement_error is None
+    return tx is not None and tx.answered and not tx.unanswered and statement_error is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,11 @@ class SqlSession:
             raise UsageError(self.refusal)
 
     @property
+    def unanswered(self) -> bool:
+        """True if the database has not answered a statement: it was interrupted, or a thread still waits for it."""
+        return bool(self._running) or isinstance(self.first_error, asyncio.CancelledError)
+
+    @property
     def dialect(self) -> str:
         """``postgresql``, ``mysql``, ``mariadb`` or ``sqlite``."""
         return self._dialect
@@ -309,7 +314,6 @@ class SqlSession:
 
         Raises RefusedStatement, InexactNumber, UnusableParameter. ``numbers_only``: SQLAlchemy binds all other values.
         """
-
         if not numbers_only:
             for values in parameters or ({},):
                 statement.check_parameters(values.keys())
@@ -335,9 +339,7 @@ class SqlSession:
         return exact.statement.source, BoundParameters(exact.parameters[0])
 
     async def _refuse_engines(self, statement: ParsedSql | Executable, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse to write a table that a rollback would not restore, each looked up once on a connection, and columns
-        that would be converted.
-        """
+        """Refuse tables that no rollback restores, each looked up once on a connection, and columns to convert."""
         if isinstance(statement, ParsedSql):
             tables = changed_tables(statement)
         else:
@@ -404,6 +406,9 @@ class SqlSession:
         was_open = is_open(self._connection)
         try:
             yield
+        except asyncio.CancelledError as error:
+            self.forbid_commit(error)  # also for a statement of the engine
+            raise
         except Exception as error:
             self.ended = was_open and not await is_open_after_error(self._connection)
             if self.ended:

@@ -6,7 +6,6 @@ statement can never open or end a transaction of its own.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -75,6 +74,10 @@ class SqlAlchemyTransaction:
         self.address(entry_key)
         self._limits = limits
         self._interrupted = False
+
+    @property
+    def unanswered(self) -> bool:
+        return self._interrupted or self.sql.unanswered
 
     @classmethod
     async def start(cls, connection: AsyncConnection, entry_key: EntryKey, limits: TransactionLimits) -> Self:
@@ -165,8 +168,7 @@ class SqlAlchemyTransaction:
 
     async def rollback(self) -> None:
         await self.sql.close()
-        cut_short = self._interrupted or isinstance(self.sql.first_error, asyncio.CancelledError)
-        if cut_short or self._connection.invalidated:  # SQLAlchemy would send ROLLBACK on a new connection
+        if self.unanswered or self._connection.invalidated:  # SQLAlchemy would send ROLLBACK on a new connection
             await self._abandon()
         else:
             try:

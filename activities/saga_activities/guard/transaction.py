@@ -99,6 +99,11 @@ class GuardTransaction(Protocol):
         ...
 
     @property
+    def unanswered(self) -> bool:
+        """True if a statement was sent, by the engine or an action, and the database has not answered it."""
+        ...
+
+    @property
     def kept_changes(self) -> bool:
         """True after a rollback that has left changes, because a table has no transactions."""
         ...

@@ -11,6 +11,8 @@ import pytest
 
 from saga_activities.connection_health import has_answered
 from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.mysql import MysqlTransaction
+from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.rules import GuardedBody
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.unreadable_rows import ChangedRow, MissingRowKey
@@ -73,6 +75,45 @@ async def test_an_action_that_takes_too_long_tells_nothing_bad(guard_database: G
     outcome = await guard_database.guard.do(new_address(), None, act, **clock(0.5))
     assert outcome.failure is not None
     assert (outcome.failure.type, has_answered(outcome, is_database=True)) == ("Timeout", True)
+
+
+ENDLESS = {"postgres": "select pg_sleep(60)", "mariadb": "select sleep(60)"}
+
+
+async def test_a_row_that_the_guard_waits_for_is_not_answered(
+    server_guard_database: GuardDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of an undo runs out while its second statement waits for a confirm that is not committed."""
+    address, reached, ended = new_address(), asyncio.Event(), asyncio.Event()
+    guard = server_guard_database.guard
+    for transaction in (PostgresTransaction, MysqlTransaction):
+        monkeypatch.setattr(transaction, "_lock_share", 10)  # the limit for locks never comes first
+
+    async def hold(_: SqlSession) -> Any:
+        reached.set()
+        await ended.wait()
+
+    await guard.do(address, None, running(), **clock())
+    confirming = asyncio.create_task(guard.confirm(address, hold, **clock()))
+    await reached.wait()
+    outcome = await guard.undo(address, running(), mode="decide", known_done=True, **clock(0.5))
+    ended.set()
+    await confirming
+    assert has_answered(outcome, is_database=True) is False, outcome
+
+
+@pytest.mark.parametrize("of", ["the engine", "a thread"])
+async def test_a_statement_without_an_answer_is_not_answered(server_guard_database: GuardDatabase, of: str) -> None:
+    statement = ENDLESS[server_guard_database.kind]
+
+    async def act(sql: SqlSession) -> Any:
+        if of == "the engine":
+            await sql.control(statement)
+        task = asyncio.create_task(sql.all(statement))  # the end of the action does not cancel it either
+        await asyncio.wait({task})
+
+    outcome = await server_guard_database.guard.do(new_address(), None, act, **clock(0.5))
+    assert has_answered(outcome, is_database=True) is False, outcome
 
 
 async def test_an_attempt_that_did_not_begin_tells_nothing(guard_database: GuardDatabase) -> None:
