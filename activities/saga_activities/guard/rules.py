@@ -9,7 +9,7 @@ not mutual exclusion: each action has to win the row of its own operation.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from saga_activities.guard import result_codec
@@ -184,9 +184,13 @@ def stored_seal_outcome(rows: GuardRows) -> Outcome:
     """The outcome of a seal that found the row of `do`."""
     if is_sealed(rows["do"]):
         return sealed()
-    if has_been_undone(rows):
-        return late("this step has already been undone")
-    return done(rows["do"])
+    if not has_been_undone(rows):
+        return done(rows["do"])
+    decided = result_codec.decode_marker(rows["undo"].result)
+    if decided is not None and decided[result_codec.MARKER_KEY] in (ELSEWHERE, CONFIRMED):
+        # The action of the undo lives elsewhere. A run that has to call it again needs the result of the step.
+        return replace(done(rows["do"]), marker=done(rows["undo"]).marker)
+    return late("this step has already been undone")
 
 
 def stored_outcome(op: RowOp | Literal["seal"], rows: GuardRows, args_hash: str | None) -> Outcome | None:

@@ -28,7 +28,8 @@ Marker = Literal["nothing_to_undo", "confirmed", "elsewhere", "sealed", "absent"
 
 ``nothing_to_undo``: the undo sealed the step, or found it sealed. ``confirmed``: the step was confirmed and this guard
 has no action that undoes a confirmed effect; nothing was changed. ``elsewhere``: the undo or confirm was decided here,
-its action runs on another connection. ``sealed``: a seal won, the step never happened and never will. ``absent``: a
+its action runs on another connection. A seal that finds either of these two in the row of the undo has the result of
+the step. ``sealed``: a seal won, the step never happened and never will. ``absent``: a
 probe found no effect. ``unknown_effect``: the step is known to be done, but the guard has no row of it. ``skipped``:
 the rows of an automatic compensation stay as they are, because an operator has skipped it.
 """

@@ -92,6 +92,8 @@ def test_the_remote_decision_is_stored() -> None:
     for _ in range(2):
         assert now(guard.undo(HERE, None, mode="mark", **CLOCK)).marker == "elsewhere"
     assert now(guard.do(HERE, "hash", body("applied"), **CLOCK)).kind == "late"
+    sealed = now(guard.seal(HERE, **CLOCK))
+    assert (sealed.marker, sealed.result) == ("elsewhere", {"effect": "applied"}), "the remote action may need it"
 
 
 def test_a_home_alternate_runs_next_to_the_remote_decision() -> None:
@@ -114,6 +116,8 @@ def test_a_remote_confirmed_compensation_is_decided_at_home() -> None:
         outcome = now(guard.undo(HERE, body("undone"), confirmed_body="elsewhere", **CLOCK))
         assert (outcome.kind, outcome.marker) == ("done", "confirmed")
     assert guard.memory.state(1).undone == 0, "`compensate` is for what was not confirmed"
+    sealed = now(guard.seal(HERE, **CLOCK))
+    assert (sealed.marker, sealed.result) == ("confirmed", {"effect": "applied"})
     assert now(guard.do(HERE, "hash", body("applied"), **CLOCK)).kind == "late"
     assert now(guard.confirm(HERE, body("confirmed"), **CLOCK)).kind == "late"
 

@@ -60,12 +60,19 @@ def left_out(run: SagaRun) -> list[str]:
 def must_be_undone_again(run: SagaRun, entry: Entry) -> bool:
     """Leave an entry of which its guard says `late` to the rollback, if nobody knows whether its undo in another
     database or service was made: the rollback makes it, under its key. Returns False for any other entry.
+
+    The rollback seals the entry first, because its undo may use the result, which the guard has.
     """
-    if entry.undo is None or run.earlier.undecided_undos.get(entry.id) != entry.generation:
+    if not is_undo_undecided(run, entry):
         return False
-    entry.outcome, entry.state, entry.resolved, entry.looked_up = "unknown", "UNKNOWN", False, True
+    entry.outcome, entry.state, entry.resolved, entry.looked_up = "unknown", "UNKNOWN", False, False
     entry.ended_at = run.now
     return True
+
+
+def is_undo_undecided(run: SagaRun, entry: Entry) -> bool:
+    """True if a guard has decided the undo for another database or service, and no run has told its end."""
+    return entry.undo is not None and run.earlier.undecided_undos.get(entry.id) == entry.generation
 
 
 def forget(run: SagaRun, step: str) -> None:

@@ -64,6 +64,12 @@ def seal_ended(run: SagaRun, entry: Entry, outcome: Outcome, purpose: LookupPurp
     """Handle the end of a seal. It is retried without limit, because only its row decides."""
     if outcome.kind == "done" and outcome.marker == "sealed":
         _record_verdict(run, entry, purpose, "absent")
+    elif outcome.kind == "done" and outcome.marker in ("elsewhere", "confirmed"):
+        if purpose == "backward" and effects.is_undo_undecided(run, entry):
+            entry.result = outcome.result  # the undo is called again, and may use it
+            _record_verdict(run, entry, purpose, "done")
+        else:
+            _record_verdict(run, entry, purpose, "late")
     elif outcome.kind == "done":
         entry.result = outcome.result
         _record_verdict(run, entry, purpose, "done")
@@ -164,7 +170,7 @@ def _record_verdict(run: SagaRun, entry: Entry, purpose: LookupPurpose, verdict:
             entry.override = None  # an attempt before the correction has made the effect
     elif verdict == "late" and effects.must_be_undone_again(run, entry):
         if purpose == "backward":
-            verdict = "unknown"
+            entry.looked_up, verdict = True, "unknown"
     elif verdict == "late":
         entry.outcome, entry.state, entry.resolved, entry.ended_at = "late", "COMPENSATED", True, run.now
         if entry.undo is not None:

@@ -270,3 +270,38 @@ def test_a_pivot_that_the_run_before_has_left_out_is_not_sought() -> None:
     driver.feed(RunWasReset(driver.now, left.generations, "before", left.records, left.children))
     driver.cancel().end("first").run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["first"])
+
+
+USES_RESULT = undo(op("un.pay", {"of": "${{ steps.pay.result.charge }}"}))
+PAYS_ELSEWHERE = saga(step("first", on=None), step("pay", compensate=USES_RESULT, on_failure="park"), step("last"))
+DECIDED = Outcome.done({"charge": 7}, marker="elsewhere")
+"""The guard's answer to a seal of a step whose undo it has decided for another database or service."""
+
+
+def undecided(driver: MachineDriver, *, state_is_lost: bool = False) -> MachineDriver:
+    """Nobody knows whether the undo of `pay` was made before the reset."""
+    event = RunWasReset(driver.now, {}, "before", state_is_lost=state_is_lost, undecided_undos={"pay": 1})
+    return driver.feed(event)
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_an_undo_that_is_made_again_has_the_result_of_its_step(restore: bool) -> None:
+    answers = {"pay": "late", "pay~seal": DECIDED}
+    driver = MachineDriver(PAYS_ELSEWHERE, answers=answers, hold=["first"], restore=restore).start()
+    undecided(driver).end("first").run()
+    assert (driver.state, driver.undone.count("pay"), driver.story["reason"]["kind"]) == ("COMPENSATED", 2, "late")
+    assert driver.call("pay~undo").arguments == {"of": 7}
+
+
+def test_an_undo_of_a_step_ahead_that_is_made_again_has_the_result_of_its_step() -> None:
+    driver = MachineDriver(PAYS_ELSEWHERE, answers={"pay~seal": DECIDED}, hold=["first"]).start()
+    undecided(driver, state_is_lost=True).cancel().end("first").run()
+    assert driver.state == "COMPENSATED"
+    assert driver.call("pay~undo").arguments == {"of": 7}
+
+
+def test_a_step_whose_undo_is_known_to_be_made_is_not_undone_again() -> None:
+    driver = MachineDriver(PAYS_ELSEWHERE, answers={"pay": "unknown", "pay~seal": DECIDED}).run()
+    assert driver.state == "PARKED"
+    driver.cancel().run()
+    assert (driver.state, driver.undone, driver.row("pay")["outcome"]) == ("COMPENSATED", ["first"], "late")

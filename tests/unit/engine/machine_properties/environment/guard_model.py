@@ -128,11 +128,11 @@ class Database:
     def _seal(self, call: Call) -> Outcome:
         if self._sealing(call):
             return Outcome.done(marker="sealed")
-        if self.row(call, "undo") is not None:
-            return LATE
-        row = self.row(call, "do")
+        row, undo = self.row(call, "do"), self.row(call, "undo")
         assert row is not None
-        return Outcome.done(row.result)
+        if undo is not None and undo.marker is None:
+            return LATE
+        return Outcome.done(row.result, marker=None if undo is None else undo.marker)
 
     def _undo(self, call: Call, action: Action) -> Outcome:
         assert call.guard is not None

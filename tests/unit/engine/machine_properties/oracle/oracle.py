@@ -143,6 +143,8 @@ class Oracle:
         ledger.attempts[name] = None if attempts is None or event.attempts is None else attempts + event.attempts
         if call.op in ("do", "seal", "probe") and event.outcome.kind in LEADS_BACK:
             ledger.causes.append(event.outcome.kind)
+        elif call.op == "seal" and event.outcome.marker in ("elsewhere", "confirmed"):
+            ledger.causes.append("late")
 
     def _listen(self, call: Call, event: CallEnded) -> None:
         """Record the fate of the key of a forward call: done, or possibly made by an attempt that never reported."""
