@@ -369,6 +369,11 @@ def _late_attempt_ended(run: SagaRun, entry: Entry) -> None:
         entry.state, entry.resolved, entry.ended_at = "COMPENSATED", True, run.now
         if entry.undo is not None:
             entry.undo.state, entry.undo.ended_at = "DONE", run.now
+    roll_back_late(run, entry)
+
+
+def roll_back_late(run: SagaRun, entry: Entry) -> None:
+    """Roll the saga back, because the step was undone outside this run."""
     cause = {**failure_reasons.failure_cause(entry), "kind": "late"}
     if run.phase == "backward":
         leave_to_rollback(run, entry)

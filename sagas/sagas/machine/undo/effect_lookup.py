@@ -21,11 +21,9 @@ from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
     EffectLookedUp,
-    EntrySettled,
     LookUpEffect,
     LookupVerdict,
     PivotFailed,
-    RequestRollback,
 )
 from sagas.machine.state import Entry, Flight, LookupPurpose, SagaRun
 from sagas.machine.undo import given_up_pivot, rollback
@@ -245,13 +243,13 @@ def continue_after_lookup(run: SagaRun, entry: Entry, purpose: LookupPurpose, ve
         forward.mark_done(run, entry, entry.result)
     elif purpose == "skip":
         apply.skip_entry(run, entry)
-    elif purpose == "again":
+    elif purpose == "again" and not (verdict == "late" and entry.outcome == "unknown"):
         apply.start_next_generation(run, entry)
     elif purpose == "compensate":
         apply.give_up_pivot(run, entry)
     elif verdict == "late":
-        run.post(EntrySettled(entry, False))
-        run.post(RequestRollback({**failure_reasons.failure_cause(entry), "kind": "late"}, entry))
+        entry.decision = None
+        forward.roll_back_late(run, entry)
     elif purpose == "retry":
         _retry_if_absent(run, entry, verdict)
     elif purpose == "continue" and verdict == "unknown" and _can_be_compensated(run, entry):

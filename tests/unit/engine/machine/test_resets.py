@@ -305,3 +305,21 @@ def test_a_step_whose_undo_is_known_to_be_made_is_not_undone_again() -> None:
     assert driver.state == "PARKED"
     driver.cancel().run()
     assert (driver.state, driver.undone, driver.row("pay")["outcome"]) == ("COMPENSATED", ["first"], "late")
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_retry_with_new_arguments_does_not_forget_an_undo_that_is_undecided(restore: bool) -> None:
+    answers = {"pay": ["unknown", "done"], "pay~seal": DECIDED}
+    driver = MachineDriver(PAYS_ELSEWHERE, answers=answers, hold=["first"], restore=restore).start()
+    undecided(driver).end("first").run()
+    assert driver.state == "PARKED"
+    driver.decide("pay", "retry", arguments={"to": "kim"}).run()
+    assert (driver.state, driver.story["reason"]["kind"]) == ("COMPENSATED", "late")
+    assert (driver.call("pay~undo").arguments, driver.call("pay~undo").generation) == ({"of": 7}, 1)
+
+
+def test_a_retry_with_new_arguments_of_a_step_that_is_known_to_be_undone_runs_it_again() -> None:
+    answers = {"pay": ["unknown", "done"], "pay~seal": DECIDED}
+    driver = MachineDriver(PAYS_ELSEWHERE, answers=answers).run()
+    driver.decide("pay", "retry", arguments={"to": "kim"}).run()
+    assert (driver.state, driver.undone, driver.row("pay")["generation"]) == ("COMPLETED", [], 2)
