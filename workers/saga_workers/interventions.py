@@ -46,6 +46,7 @@ from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import (
+    BULK_WORKFLOW,
     OWNER_HEADER,
     RELEASE_ACTIVITY,
     UNDO_SUFFIX,
@@ -274,10 +275,10 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
     if is_notification(decision):
         check_notification_decision(await read_view(locator, saga_id), decision)
         return ["it is sent again" if decision["decision"] == "retry" else "it is closed undelivered"]
-    described = await _open_run(locator, saga_id)
-    await _require_poller(temporal, described.run.task_queue, described.run.id)
+    workflow = await _asked_workflow(locator, saga_id)
+    await _require_poller(temporal, workflow.run.task_queue, saga_id)
     try:
-        packed = await _begun_machine(locator, described)
+        packed = await _begun_machine(locator, workflow, saga_id)
     except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
         raise NoAnswer(
             f"the effect of the decision on {saga_id} cannot be computed: {error}",
@@ -301,12 +302,27 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
     return consequences(machine, event)
 
 
-async def _begun_machine(locator: Locator, described: RunDescription) -> str | None:
-    """The state of the machine of a run; None if the run does not begin soon, as one that `saga resume` has started."""
-    keys = verifying_keys(locator.settings)
+async def _asked_workflow(locator: Locator, saga_id: str) -> RunDescription:
+    """The open run of a saga, or the bulk workflow that runs it: a question does not make it leave. Raises like
+    :func:`_open_run`.
+    """
+    location = await locator.locate_known(saga_id)
+    if location.open_run is None and location.member is not None and location.member.open:
+        assert location.workflow is not None
+        return location.workflow
+    return await _open_run(locator, saga_id)
+
+
+async def _begun_machine(locator: Locator, workflow: RunDescription, saga_id: str) -> str | None:
+    """The state of the machine of a saga; None if its run does not begin soon, as one that `saga resume` has started.
+
+    ``workflow``: its run, or that of its undo or of its bulk workflow.
+    """
+    keys, run = verifying_keys(locator.settings), (workflow.run.id, workflow.run.run_id)
+    member = saga_id if workflow.run.workflow_type == BULK_WORKFLOW else None
     for _ in range(_LOOKS):
         packed = await query_machine(
-            locator.temporal, (described.run.id, described.run.run_id), keys, timeout=timedelta(seconds=UPDATE_TIMEOUT)
+            locator.temporal, run, keys, member=member, timeout=timedelta(seconds=UPDATE_TIMEOUT)
         )
         if packed is not None and unpack_state(packed)["started_at"] is not None:
             return packed

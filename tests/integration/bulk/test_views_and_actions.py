@@ -18,6 +18,7 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from saga_workers.batch.batch_control import cancel_members
 from saga_workers.bulk import bulk_updates
 from saga_workers.doctor.saga_checks import check_sagas
+from saga_workers.interventions import preview_decision
 from saga_workers.reconcile.open_saga_findings import find_left_claims
 from saga_workers.reconcile.reconcile_input import sagas_of_bulk_workflows
 from saga_workers.start.start_requests import BulkRow
@@ -124,6 +125,9 @@ async def test_a_saga_that_is_paused_leaves_first(bank: Bank) -> None:
     bulk = await start_bulk(bank, "resting", [{"id": f"r-{n}", "rest": "4s"} for n in (1, 2)])
     await until(lambda: _finds(bank, "select 1 from note", 2))
     await bank.client.pause("r-1", reason="a question", who="me")
+    decision = {"step": "rest", "decision": "skip", "reason": "a question", "with": None, "result": None}
+    with pytest.raises(RefusedError, match=r"^r-2: "):
+        await preview_decision(bank.client.locator, "r-2", decision)  # it stays where it is
     assert (await bulk.result())["counts"] == {"COMPLETED": 1, "DETACHED": 1}
 
     async def is_held() -> bool:
