@@ -396,6 +396,8 @@ async def test_an_operator_decides_about_a_parked_step(api: Api) -> None:
         assert preview["next"] == ["wait 3600 s: wait for go"], "the step is done, and the next one waits"
         assert "accesses" not in shown(api, saga_id), "nothing is recorded of a preview"
         assert (await decide(step="other", **{"with": None}))[0] == 409
+        assert (await decide(step=card, **{"with": None}))[0] == 409
+        assert (await ada.post(f"/sagas/{saga_id}/signals/of-{card}", json={})).status_code == 422
         assert await decide(decision="skip") == (400, {"error": "with can only be used with `retry`, not with `skip`"})
         assert await decide() == (200, {"id": saga_id, "response": "accepted", "state": "RUNNING"})
         cancelled = await ada.post(f"/sagas/{saga_id}/cancel", json={})
@@ -403,6 +405,8 @@ async def test_an_operator_decides_about_a_parked_step(api: Api) -> None:
     view = shown(api, saga_id)
     assert [(each["what"], each.get("detail"), each["outcome"]) for each in view["accesses"]] == [
         ("resolve", "other retry", "refused"),
+        ("resolve", "••• retry", "refused"),
+        ("signal", "of-•••", "not valid"),
         ("resolve", "check retry", "accepted"),
         ("cancel", None, "accepted"),
     ]

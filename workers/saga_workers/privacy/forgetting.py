@@ -25,6 +25,7 @@ from saga_workers.temporal.temporal_runs import RunInfo, describe_run
 from saga_workers.views.saga_view import read_view
 from sagas.definition.sensitivity import SensitiveMask
 from sagas.errors import RefusedError, UsageError
+from sagas.project import Project
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import Settings
@@ -66,8 +67,9 @@ async def find_subject(locator: Locator, settings: Settings, saga_id: str, *, de
     nested = {run.id for run in runs if run.id.startswith(f"{view.id}/") and "~" not in run.id}
     saga_ids = (view.id, *sorted(nested | await _children(locator, view)))
     values: set[str] = set()
+    project = Project(settings)
     for each in saga_ids:
-        given = await sensitive_values_of(locator, settings, each)
+        given = await sensitive_values_of(locator, project, each)
         if given is None and each == view.id:
             done = await locator.ledger.was_forgotten(view.id, _time_of(view.started_at))
             return Subject(view, saga_ids, tuple(runs), None, done)

@@ -8,9 +8,10 @@ from typing import Any
 
 from saga_workers.location.locator import Locator
 from saga_workers.privacy.saga_values import read_input, read_state
-from saga_workers.privacy.sensitive_words import masked_words
+from saga_workers.privacy.sensitive_words import word_mask
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.machine import Machine
+from sagas.project import Project
 from sagas.protocol.saga_view import ErrorView, OperationView, SagaView, StepView
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
@@ -39,7 +40,8 @@ async def revealed_view(
             " are encrypted with a key that is not in [codec]",
             help="start a worker, or run the command where the key is",
         )
-    reason = reason and await masked_words(locator, settings, view.id, reason)
+    if reason:
+        reason = (await word_mask(locator, Project(settings), view.id))(reason)
     await locator.ledger.record_access(view.id, "reveal", who=who, reason=reason)
     if state is None:
         why = "results and messages are masked, as no worker answers"

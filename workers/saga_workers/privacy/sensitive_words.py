@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from saga_workers.location.location import Location
@@ -11,20 +13,25 @@ from sagas.definition.sensitivity import SensitiveMask, sensitive_values
 from sagas.definition.snapshot import from_snapshot
 from sagas.errors import SagaError
 from sagas.project import Project
-from sagas.settings import Settings
 from sagas.text.printable import MASK
 
 
-async def masked_words(locator: Locator, settings: Settings, saga_id: str, words: str) -> str:
-    """The words without the values of the saga; `•••` alone if these cannot be read here, to compare."""
+async def word_mask(locator: Locator, project: Project, saga_id: str) -> Callable[[str], str]:
+    """A function that returns words without the values of the saga; `•••` alone if these cannot be read here, to
+    compare.
+    """
     try:
-        values = await sensitive_values_of(locator, settings, saga_id)
+        values = await sensitive_values_of(locator, project, saga_id)
     except SagaError:
         values = None
-    return MASK if values is None else SensitiveMask(values).text(words)
+    return _all_masked if values is None else SensitiveMask(values).text
 
 
-async def sensitive_values_of(locator: Locator, settings: Settings, saga_id: str) -> frozenset[str] | None:
+def _all_masked(_: str) -> str:
+    return MASK
+
+
+async def sensitive_values_of(locator: Locator, project: Project, saga_id: str) -> frozenset[str] | None:
     """The sensitive values of one saga; None if nobody knows them any more. Raises SagaError if they are encrypted with
     a key that is not here.
     """
@@ -38,12 +45,14 @@ async def sensitive_values_of(locator: Locator, settings: Settings, saga_id: str
             f"the values of {saga_id} cannot be read here: they are encrypted with a key that is not in [codec]",
             help="run the command where the key is",
         )
-    schema = _schema(settings, location)
+    schema = await _schema(project, location)
     return None if given is None or schema is None else sensitive_values(schema, given)
 
 
-def _schema(settings: Settings, location: Location) -> Any:
+async def _schema(project: Project, location: Location) -> Any:
     """The schema of the input in the project's definition: without a worker nobody tells that of the run."""
     name = None if location.run is None else location.run.run.workflow_type
-    definition = None if name is None else Project(settings).definitions.get(name)
-    return None if definition is None else definition.input
+    if name is None:
+        return None
+    definitions = await asyncio.to_thread(lambda: project.definitions)  # parsed by the first who asks
+    return definitions[name].input if name in definitions else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,9 +68,15 @@ class OperationRequest:
         return self.fields.get("dry_run", False)
 
     @property
-    def detail(self) -> str | None:
-        """The part of the operation that the audit names beside its kind."""
-        return f"{self.fields['step']} {self.fields['decision']}" if self.operation == "resolve" else self.signal
+    def has_words(self) -> bool:
+        """True if the audit has words of the sender: a reason, or the name of a step or a signal."""
+        return bool(self.reason) or self.operation in ("signal", "resolve")
+
+    def detail(self, mask: Callable[[str], str]) -> str | None:
+        """The part of the operation that the audit names beside its kind. ``mask`` masks words of the sender."""
+        if self.operation == "resolve":
+            return f"{mask(self.fields['step'])} {self.fields['decision']}"
+        return None if self.signal is None else mask(self.signal)
 
     def decision(self, who: str) -> dict[str, Any]:
         """The decision of a person with this name, as a saga receives it."""

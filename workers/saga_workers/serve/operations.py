@@ -13,7 +13,7 @@ from saga_workers.decision_checks import check_answer, decision_keys
 from saga_workers.interventions import preview_decision, resolve
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
-from saga_workers.privacy.sensitive_words import masked_words
+from saga_workers.privacy.sensitive_words import word_mask
 from saga_workers.runtime.logs import fields
 from saga_workers.serve.limits import OPERATION_TIMEOUT, QUERY_TIMEOUT
 from saga_workers.serve.operation_request import OperationRequest
@@ -94,11 +94,11 @@ class Operations:
             raise UnknownSaga(error.message) from None
 
     async def _record(self, view: SagaView, request: OperationRequest, who: str) -> int:
-        settings = self._project.settings
-        reason = request.reason and await masked_words(self._locator, settings, view.id, request.reason)
+        mask = await word_mask(self._locator, self._project, view.id) if request.has_words else str
+        reason = mask(request.reason) if request.reason else None
         try:
             return await self._locator.ledger.record_access(
-                view.id, request.operation, who=who, reason=reason or None, detail=request.detail
+                view.id, request.operation, who=who, reason=reason, detail=request.detail(mask)
             )
         except LedgerUnavailable as error:
             log.error("nothing was done: %s", error.message, extra=fields(saga=view.id))

@@ -27,12 +27,13 @@ async def with_accesses(locator: Locator, view: SagaView) -> SagaView:
     """The view with ``accesses``. Without an answer of the ledger it is as it was: the saga does not need it."""
     try:
         accesses = await locator.ledger.accesses(view.id)
-        forgotten = next((access for access in reversed(accesses) if _has_ended_undo(view, access)), None)
+        if not accesses:
+            return view
         since = None if view.started_at is None else datetime.fromisoformat(view.started_at)
+        # Only the newest accesses are listed, and the forget may be older.
+        forgotten = await locator.ledger.begun_forgetting(view.id, since)
         is_open = forgotten is not None and await locator.ledger.is_forgetting(view.id, since)
     except LedgerUnavailable:
-        return view
-    if not accesses:
         return view
     view = replace(view, accesses=tuple(accesses))
     if forgotten is None:
@@ -51,10 +52,3 @@ def _without_images(parked: ParkedView, cause: str) -> ParkedView:
     commands = tuple(command for command in parked.commands if f" {parked.step} retry " not in command)
     decisions = tuple(decision for decision in parked.decisions if decision != "retry")
     return replace(parked, why=why, commands=commands, decisions=decisions)
-
-
-def _has_ended_undo(view: SagaView, access: AccessView) -> bool:
-    """True if the values were forgotten, and not those of an earlier generation of the id."""
-    if access.what != "forget":
-        return False
-    return view.started_at is None or datetime.fromisoformat(access.at) >= datetime.fromisoformat(view.started_at)
