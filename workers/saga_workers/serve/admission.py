@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from saga_workers.serve.limits import (
     MAX_CONCURRENT_OPERATIONS,
+    MAX_CONCURRENT_PAGES,
     MAX_CONCURRENT_REQUESTS,
     MAX_SHARED_STARTS,
     REQUEST_TIMEOUT,
@@ -22,6 +23,7 @@ class Admission:
         self.bodies = WaitingBodies()
         self.waits = asyncio.Semaphore(max_waiting)
         self._requests = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
+        self._pages = asyncio.Semaphore(MAX_CONCURRENT_PAGES)
         self._operations = asyncio.Semaphore(MAX_CONCURRENT_OPERATIONS)
         self._shared_starts = asyncio.Semaphore(MAX_SHARED_STARTS)
 
@@ -32,6 +34,12 @@ class Admission:
         Raises TimeoutError if the wait for it and the answer take too long together.
         """
         async with asyncio.timeout(REQUEST_TIMEOUT), self._shared_starts if shared else self._requests:
+            yield
+
+    @asynccontextmanager
+    async def page(self) -> AsyncIterator[None]:
+        """A turn for a page of the console. Raises TimeoutError like :meth:`request`."""
+        async with asyncio.timeout(REQUEST_TIMEOUT), self._pages:
             yield
 
     @asynccontextmanager

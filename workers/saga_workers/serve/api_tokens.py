@@ -138,7 +138,7 @@ class Callers:
 
     def _find(self, authorization: str) -> tuple[Caller | None, bytes]:
         scheme, _, given = authorization.partition(" ")
-        presented = given.strip().encode("latin-1", "replace")
+        presented = given.encode("latin-1", "replace").strip()
         identified = None
         for setting, secret, caller in self._callers:
             # Compared in constant time, and all of them, so that the response time reveals nothing about a token.

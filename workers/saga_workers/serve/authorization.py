@@ -61,7 +61,7 @@ def _authorization(request: Request) -> str:
     """The header Authorization of the request; for a codec path with a token, the header that has this token."""
     path = request.scope["path"]
     token = token_in_path(path) if is_codec_path(path) else None
-    return request.headers.get("authorization", "") if token is None else f"Bearer {unquote(token)}"
+    return request.headers.get("authorization", "") if token is None else f"Bearer {unquote(token, 'latin-1')}"
 
 
 def _needed_scope(request: Request) -> Scope:

@@ -19,6 +19,9 @@ MAX_CONCURRENT_REQUESTS = 32
 REQUEST_TIMEOUT = 15.0
 """Seconds that Temporal has to answer, including the wait for a turn, but not the `wait` of a start."""
 
+MAX_CONCURRENT_PAGES = 16
+"""Maximum concurrent pages of the console; further ones wait, and no other request waits for them."""
+
 MAX_CONCURRENT_OPERATIONS = 16
 """Maximum concurrent requests of operators; further ones wait."""
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message
 
 from saga_workers.input_limits import BODY_TIMEOUT, CHECK_TIMEOUT
 from sagas.errors import did_you_mean
@@ -24,9 +25,21 @@ class BadRequest(Exception):
 
 
 def longest_body(request: Request, max_bytes: int) -> int:
-    """The bytes of its body; without a length those that it may have."""
+    """The bytes of its body; those that it may have if none are declared, or if they do not count beside chunks."""
     length = request.headers.get("content-length", "")
-    return int(length) if length.isdecimal() else max_bytes
+    return int(length) if length.isdecimal() and "transfer-encoding" not in request.headers else max_bytes
+
+
+async def with_body(request: Request, max_bytes: int) -> Request:
+    """The request with its body, which has arrived: it can be read without a wait. Raises BadRequest as
+    :func:`read_body`.
+    """
+    body = await read_body(request, max_bytes)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request(request.scope, receive)
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:

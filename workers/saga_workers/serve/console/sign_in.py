@@ -46,7 +46,8 @@ class SignIn:
         except BadRequest as error:
             return _form(error.status, ROOT, str(error), close=True)
         following = next_page(form.get("next"))
-        authorization = f"Bearer {form.get('token', '').strip()}"
+        # A header comes with the bytes of the token, each as one character.
+        authorization = f"Bearer {form.get('token', '').strip()}".encode().decode("latin-1")
         try:
             caller = self._callers.identify(authorization, client_address(request))
         except TooManyFailures:

@@ -19,7 +19,8 @@ from saga_workers.serve.console.html_responses import html_response, redirect
 from saga_workers.serve.console.sessions import COOKIE, Session, Sessions
 from saga_workers.serve.console.templates import render
 from saga_workers.serve.console_path import ROOT
-from saga_workers.serve.request_body import BadRequest
+from saga_workers.serve.limits import MAX_FORM_BYTES
+from saga_workers.serve.request_body import BadRequest, with_body
 from sagas.errors import SagaError, UsageError
 
 log = logging.getLogger("saga.serve")
@@ -59,7 +60,7 @@ class Visitors:
 
     def only(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         """The page as an endpoint that only a visitor sees."""
-        return self._endpoint(page, self._admission.request)
+        return self._endpoint(page, self._admission.page)
 
     def operators(self, page: Page, *, asks_saga: bool = False) -> Callable[[Request], Awaitable[Response]]:
         """The page as an endpoint for visitors whose token may operate sagas. ``asks_saga``: it waits for a worker."""
@@ -69,7 +70,7 @@ class Visitors:
                 raise BadRequest(403, "this token does not have the scope operate")
             return await page(request, visitor)
 
-        return self._endpoint(show, self._admission.operation if asks_saga else self._admission.request)
+        return self._endpoint(show, self._admission.operation if asks_saga else self._admission.page)
 
     def _endpoint(self, page: Page, turn: Turn) -> Callable[[Request], Awaitable[Response]]:
 
@@ -101,6 +102,9 @@ class Visitors:
 
     async def _answer(self, request: Request, visitor: Visitor, page: Page, turn: Turn) -> Response:
         try:
+            if request.method == "POST":
+                # A form that arrives slowly keeps nobody waiting.
+                request = await with_body(request, MAX_FORM_BYTES)
             async with turn():
                 return await page(request, visitor)
         except PageNotFound as error:
