@@ -18,7 +18,7 @@ from saga_activities.bodies.action_bodies import ActionBodies, wrong_arguments
 from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.bulk.chunk_order import sort_keys
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, begin_chunk
-from saga_activities.bulk.effects import TIME_FOR_ITEMS, ChunkEffects, NeedsSavepoints
+from saga_activities.bulk.effects import TIME_FOR_ITEMS, ChunkEffects, NeedsSavepoints, UnansweredItem
 from saga_activities.bulk.guard_scripts import EntryScript, make_script, run_scripts
 from saga_activities.bulk.result_room import result_size
 from saga_activities.concurrency import uncancellable
@@ -328,7 +328,8 @@ def _outcome_of(script: EntryScript) -> Outcome | None:
         return None
     if script.error is not None:
         if isinstance(script.error, TimeoutError):
-            return timeout_outcome("the attempt timed out; what it did was rolled back", answered=True)
+            answered = not isinstance(script.error, UnansweredItem)
+            return timeout_outcome("the attempt timed out; what it did was rolled back", answered=answered)
         return _outcome_of_error(script.error)
     assert script.result is not None
     return script.result.outcome

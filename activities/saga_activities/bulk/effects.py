@@ -50,6 +50,10 @@ class NeedsSavepoints(Exception):
     """An item of a shared statement was rejected or failed: the chunk has to be repeated with savepoints."""
 
 
+class UnansweredItem(TimeoutError):
+    """The time of an item was over before the database had answered its statement."""
+
+
 class ChunkEffects:
     """Runs the actions of one attempt of a chunk.
 
@@ -233,7 +237,7 @@ class ChunkEffects:
                 result = await body(session)
             session.check_statements()
         except Exception as error:
-            statement_error = session.first_error
+            statement_error, unanswered = session.first_error, session.unanswered
             await session.close()
             if statement_error is not None or not isinstance(
                 error, TimeoutError
@@ -251,7 +255,7 @@ class ChunkEffects:
             if limit.expired() and remaining < script.invocation.timeout and not first:
                 script.postpone()  # the time of the chunk has run out, not its own; the first one gets all there is
                 return
-            script.fail(cause)
+            script.fail(UnansweredItem() if unanswered and isinstance(cause, TimeoutError) else cause)
             return
         await session.close()
         script.go_on(result)

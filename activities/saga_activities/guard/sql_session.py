@@ -407,6 +407,7 @@ class SqlSession:
         try:
             yield
         except asyncio.CancelledError as error:
+            self.ended = self._connection.invalidated
             self.forbid_commit(error)  # also for a statement of the engine
             raise
         except Exception as error:

@@ -31,6 +31,7 @@ from tests.helpers.fault_proxy import FaultProxy, fault_proxy
 from tests.helpers.new_databases import new_database
 from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase, new_attempt, open_guard_database
+from tests.integration.guard.test_cancelled_attempts import ENDLESS
 from tests.integration.guard.test_lost_commit import COMMIT
 
 Proxied = tuple[GuardDatabase, FaultProxy]
@@ -38,12 +39,16 @@ Proxied = tuple[GuardDatabase, FaultProxy]
 
 @action("note", connection="shop")
 async def note(step: Step, how: str = "ok") -> Any:
+    if how == "idles":
+        await asyncio.sleep(60)
     await step.sql.execute("insert into chunk_note values (:id)", id=step.saga_id)
     step.emit("notes", key=step.saga_id, value={})
     if how == "hangs":
         await asyncio.sleep(60)
     if how == "freezes":
         freeze()
+    if how == "waits":
+        await step.sql.all(ENDLESS[step.sql.dialect.replace("postgresql", "postgres")])
     return "x" * (MAX_PAYLOAD_BYTES + 1) if how == "large" else "noted"
 
 
@@ -182,6 +187,13 @@ async def test_one_item_fails_alone(database: GuardDatabase, uses: str, how: str
     outcomes = await perform(database, calls)
     assert kinds(outcomes) == ["done", "done", "failed", "done", "done", "done"], outcomes
     assert [await counts_of(database, id) for id in sagas] == [(0, 0, 0) if n == 2 else (1, 1, 1) for n in range(6)]
+
+
+@pytest.mark.parametrize("how", ["idles", "waits"])
+async def test_the_database_has_not_answered_a_statement_that_takes_too_long(database: GuardDatabase, how: str) -> None:
+    [outcome] = await perform(database, [call(id, timeout=0.5, how=how) for id in ids(1)])
+    assert outcome is not None
+    assert (outcome.failure and outcome.failure.type, outcome.answered) == ("Timeout", how == "idles")
 
 
 async def test_a_constraint_at_commit_concerns_its_item(postgres_server: DatabaseServer) -> None:
