@@ -13,13 +13,14 @@ from sagas.definition.model import Operation, StepDefinition, is_nested
 from sagas.machine.compensations import current_alternate
 from sagas.machine.nested_names import possible_names
 from sagas.machine.state import Entry, OperationState, SagaRun, StepRecord
+from sagas.machine.undo.rollback import needs_compensation
 
 CallRole = Literal["do", "probe", "compensate", "confirm", "notify"]
 
 _BEYOND_ACTION = frozenset(
     {"DONE", "REJECTED", "SKIPPED", "COMPENSATING", "COMPENSATED", "NOTHING_TO_UNDO", "CONFIRMING", "CONFIRMED"}
 )
-_NEVER_UNDONE = frozenset({"COMPENSATED", "NOTHING_TO_UNDO", "SKIPPED"})
+_NEVER_UNDONE = frozenset({"COMPENSATED", "NOTHING_TO_UNDO"})
 _BEFORE_UNDO = "completed"
 """The milestone of a notification that is behind a completed saga."""
 
@@ -106,7 +107,7 @@ def _notifications(run: SagaRun) -> Iterator[RemainingCall]:
 
 def _undo_of(run: SagaRun, step: StepDefinition, record: StepRecord) -> Iterator[RemainingCall]:
     """The compensations that the undo of a completed saga may call."""
-    if run.earlier.exist or not {entry.state for entry in record.entries} <= _NEVER_UNDONE:
+    if run.earlier.exist or _may_be_undone(run, record):
         yield from _each(step, "compensate", step.compensations)
 
 
@@ -132,10 +133,29 @@ def _of_step(run: SagaRun, step: StepDefinition, record: StepRecord) -> Iterator
     in_progress = not states <= _BEYOND_ACTION | {"PENDING"}
     if in_progress or (not goes_back and _has_pending_items(record)):
         yield from _forward(step)
-    if not states <= _NEVER_UNDONE or (not goes_back and _has_pending_items(record)):
+    elif _is_skipped_in_doubt(run, record):
+        yield from _probe(step)
+    if _may_be_undone(run, record) or (not goes_back and _has_pending_items(record)):
         yield from _each(step, "compensate", step.compensations)
     if not goes_back and states != {"CONFIRMED"}:
         yield from _confirm(step)
+
+
+def _may_be_undone(run: SagaRun, record: StepRecord) -> bool:
+    """True if a rollback may call the compensation for an entry that has begun.
+
+    An operator may have skipped an unguarded step while its outcome was unknown: a rollback undoes it nevertheless.
+    """
+    return any(
+        needs_compensation(run, entry) if entry.state == "SKIPPED" else entry.state not in _NEVER_UNDONE
+        for entry in record.entries
+    )
+
+
+def _is_skipped_in_doubt(run: SagaRun, record: StepRecord) -> bool:
+    """True if a rollback has to look up the effect of an entry that an operator has skipped."""
+    skipped = (entry for entry in record.entries if entry.state == "SKIPPED")
+    return any(entry.outcome == "unknown" and needs_compensation(run, entry) for entry in skipped)
 
 
 def _has_pending_items(record: StepRecord) -> bool:
@@ -145,6 +165,10 @@ def _has_pending_items(record: StepRecord) -> bool:
 
 def _forward(step: StepDefinition) -> Iterator[RemainingCall]:
     yield from _each(step, "do", (step.do,))
+    yield from _probe(step)
+
+
+def _probe(step: StepDefinition) -> Iterator[RemainingCall]:
     if step.probe is not None:
         yield from _each(step, "probe", (step.probe.operation,))
 

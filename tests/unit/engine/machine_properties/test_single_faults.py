@@ -7,6 +7,7 @@ import pytest
 from sagas.definition.model import Definition
 from tests.helpers.sampling import every_nth
 from tests.unit.engine.machine_properties.environment.environment import Fate
+from tests.unit.engine.machine_properties.inputs import typical_sagas
 from tests.unit.engine.machine_properties.inputs.scenarios import SingleFaultScenario
 from tests.unit.engine.machine_properties.inputs.single_faults import HALF_OF_THE_SAGAS, faults, simulate
 
@@ -41,3 +42,18 @@ def test_every_fault_of_a_compensation(definition: Definition, answers: tuple[tu
 def test_every_decision_about_a_stuck_step(definition: Definition, preferred: str) -> None:
     for step, op, fault, times in every_nth(4, faults(definition), turn=PREFERRED.index(preferred)):
         simulate(definition, SingleFaultScenario(step, op, fault, times * 10, preferred=preferred))
+
+
+@pytest.mark.parametrize("fault", ["lost_before", "lost_after"])
+def test_a_rollback_after_an_unknown_step_was_skipped(fault: Fate) -> None:
+    """An operator skips a step without a guard, whose outcome is unknown, and the saga is cancelled later."""
+    step, saga = typical_sagas.step, typical_sagas.saga
+    unguarded = step("b", connection=None, needs=("a",), on_failure="park")
+    definition = saga(step("a"), unguarded, step("c", needs=("b",)), step("d", needs=("c",)))
+    undone = 0
+    for at in range(1, 16):
+        scenario = SingleFaultScenario("b", "do", fault, 20, cancel_at=at, preferred="skip")
+        story = simulate(definition, scenario).story
+        was_skipped = any(row["decision"] == "skip" for row in story["operator"])
+        undone += was_skipped and any(row["id"] == "b" and row["state"] == "COMPENSATED" for row in story["steps"])
+    assert undone
