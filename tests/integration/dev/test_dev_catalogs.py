@@ -49,6 +49,6 @@ def test_a_catalog_without_uri_lives_on_the_embedded_postgresql(project: Project
 def test_a_malformed_catalog_gives_a_one_line_error(project: Project) -> None:
     with (project.root / "saga.toml").open("a", encoding="utf-8") as file:
         file.write('[catalogs]\nlake = "sql"\n')
-    done = project.call("dev", "status")
+    done = project.call("dev", "up")
     assert done.returncode == 2
     assert "catalogs.lake must be a table: [catalogs.lake]" in done.stderr

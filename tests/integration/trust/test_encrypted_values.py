@@ -192,9 +192,9 @@ async def test_values_of_an_earlier_key_are_read_as_long_as_it_is_there(project:
             await client.start("waits", {}, id=saga_id)
             await until_waiting(client, saga_id)
     later = new_key()
-    key_file.write_text(later)
-    with WorkerProcess("without", tmp_path) as worker:
-        async with connected(project) as client:
+    async with connected(project) as client:  # with the earlier key
+        key_file.write_text(later)
+        with WorkerProcess("without", tmp_path) as worker:
             await client.signal(saga_id, "approved", CARD)
             assert "see the worker's log" in await until(lambda: stuck(client, saga_id))
     assert "which [codec] key does not have" in worker.log.read_text()
