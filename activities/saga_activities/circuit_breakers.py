@@ -276,10 +276,12 @@ class CircuitBreakers:
         self._unshared.clear()
         for name in self._open.keys() - current.keys():
             self._forget(name)
+        for name, breaker in current.items():
+            before = self._open.get(name)
+            if before is None or before.opened_at != breaker.opened_at:  # also one that has closed and opened between
+                self._since[name] = self._read_at - breaker.age
         self._open |= current
         self._due |= {name: self._read_at + breaker.due_in for name, breaker in current.items()}
-        for name, breaker in current.items():
-            self._since.setdefault(name, self._read_at - breaker.age)
 
     def _forget(self, name: str) -> None:
         if self._open.pop(name, None) is not None:

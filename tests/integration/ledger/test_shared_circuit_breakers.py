@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -123,6 +123,20 @@ async def test_a_person_closes_it_during_an_attempt(database: AsyncEngine, ledge
     assert not (await second.ended(probe, DOWN)).charged
     assert [await state(each) for each in (first, second)] == ["closed", "closed"]
     assert await attempt(second, DOWN) == DOWN
+
+
+async def test_calls_that_wait_ask_again_soon_after_it_has_opened_again(
+    database: AsyncEngine, ledger: RunLedger
+) -> None:
+    """A worker reads the row again after others have closed and opened the circuit breaker."""
+    other = worker(database)
+    for age, interval in ((timedelta(hours=1), 60.0), (timedelta(0), 1.0)):
+        opened_at = await rows.current_time(database) - age
+        await rows.insert_breaker(database, OpenBreaker("crm", opened_at, "it failed", due_in=3600.0))
+        held = await other.admit(CALL, 1, 30.0)
+        assert isinstance(held, Outcome)
+        assert held.retry_after == interval
+        assert await rows.close_breaker_of(database, "crm")
 
 
 async def test_a_worker_has_its_own_while_the_ledger_does_not_answer(database: AsyncEngine, ledger: RunLedger) -> None:
