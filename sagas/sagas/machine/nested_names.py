@@ -3,66 +3,120 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sagas.expressions import compile_expression, nodes
+from sagas.definition.model import StepDefinition
+from sagas.expressions import ExpressionError, compile_expression, compile_value, nodes
+from sagas.expressions.limits import WorkMeter
 from sagas.expressions.template_syntax import split_template
+from sagas.machine.expressions.context import expression_context
 from sagas.machine.state import SagaRun, StepRecord
 
 _MOST_NAMES = 100
+_MOST_CHARACTERS = 1_000
+"""No name of a saga is longer, nor is a part of it."""
 
 
-def possible_names(run: SagaRun, record: StepRecord, written: Any) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class PossibleNames:
+    """Different names, or parts of them. ``is_complete`` is False if there may be others, which nobody can tell yet."""
+
+    names: tuple[str, ...] = ()
+    is_complete: bool = False
+
+
+_UNKNOWN = PossibleNames()
+_Scope = Mapping[str, Sequence[Any]]
+"""The values that each name of an expression may have; those of a name that is missing are not known."""
+
+
+def possible_names(run: SagaRun, record: StepRecord, written: Any) -> PossibleNames:
     """Every name that the template may give in this run, as far as its parts are literals, the input or `vars`.
 
     Conditions are not evaluated: each side of one counts.
     """
     if not isinstance(written, str):
-        return []
-    scope: Mapping[str, Sequence[Any]] = {
+        return _UNKNOWN
+    scope: dict[str, Sequence[Any]] = {
         "input": [run.input],
         "vars": [run.variables],
         "saga": [{"name": run.definition.saga}],
-        "item": record.items or [],
-        "index": range(len(record.items or [])),
     }
-    parts: list[list[str]] = []
+    items = record.items if record.items is not None else _items(run, run.plan.steps[record.id])
+    if items is not None:
+        scope.update(item=items, index=range(len(items)))
+    names = _distinct([""])
     for part in split_template(written):
-        values = _values(compile_expression(part.text).node, scope) if part.expression else iter([part.text])
-        parts.append([str(value) for value in itertools.islice(values, _MOST_NAMES)])
-    names = map("".join, itertools.product(*parts))
-    return list(dict.fromkeys(itertools.islice(names, _MOST_NAMES)))
+        is_code = part.expression
+        names = _joined(
+            names, _of_node(compile_expression(part.text).node, scope) if is_code else _distinct([part.text])
+        )
+    return names
 
 
-def _values(node: nodes.ExpressionNode, scope: Mapping[str, Sequence[Any]]) -> Iterator[Any]:
+def _items(run: SagaRun, step: StepDefinition) -> list[Any] | None:
+    """The list of a `for_each` that has not begun; None if it depends on a step that is not done."""
+    try:
+        value = compile_value(step.for_each).render(expression_context(run), WorkMeter())
+    except ExpressionError:
+        return None
+    return value if isinstance(value, list) else None
+
+
+def _of_node(node: nodes.ExpressionNode, scope: _Scope) -> PossibleNames:
     match node:
         case nodes.Constant(value=value):
-            yield value
+            return _distinct([value])
         case nodes.Conditional(then=then, otherwise=otherwise):
-            yield from _values(then, scope)
-            yield from _values(otherwise, scope)
+            return _any_of((then, otherwise), scope)
         case nodes.Default(value=value, fallback=fallback):
-            yield from _values(value, scope)
-            yield from _values(fallback, scope)
-        case nodes.Binary(op="+", left=left, right=right):
-            for first, second in itertools.product(_values(left, scope), _values(right, scope)):
-                yield f"{first}{second}"
+            return _any_of((value, fallback), scope)
+        case nodes.Binary(op="+", left=first, right=second):
+            return _joined(_of_node(first, scope), _of_node(second, scope))
         case nodes.Index(operand=nodes.MapLiteral(entries=entries)):
-            for _, value in entries:
-                yield from _values(value, scope)
+            return _any_of([value for _, value in entries], scope)
         case nodes.Index(operand=nodes.ListLiteral(items=items)):
-            for item in items:
-                yield from _values(item, scope)
+            return _any_of(items, scope)
+        case nodes.FunctionCall(name="string", args=(argument,)):
+            return _of_node(argument, scope)
         case _:
-            yield from _at_path(nodes.path_of(node), scope)
+            return _at_path(nodes.path_of(node), scope)
 
 
-def _at_path(path: Sequence[str] | None, scope: Mapping[str, Sequence[Any]]) -> Iterator[Any]:
-    if path is None:
-        return
-    for value in scope.get(path[0], ()):
-        for field in path[1:]:
-            value = value.get(field) if isinstance(value, Mapping) else None
-        if isinstance(value, str | int):
-            yield value
+def _any_of(choices: Iterable[nodes.ExpressionNode], scope: _Scope) -> PossibleNames:
+    parts = [_of_node(choice, scope) for choice in choices]
+    names = itertools.chain.from_iterable(part.names for part in parts)
+    return _distinct(names, all(part.is_complete for part in parts))
+
+
+def _joined(first: PossibleNames, second: PossibleNames) -> PossibleNames:
+    names = (before + after for before, after in itertools.product(first.names, second.names))
+    return _distinct(names, first.is_complete and second.is_complete)
+
+
+def _at_path(path: Sequence[str] | None, scope: _Scope) -> PossibleNames:
+    if path is None or path[0] not in scope:
+        return _UNKNOWN
+    return _distinct(_field(value, path[1:]) for value in scope[path[0]])
+
+
+def _field(value: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _distinct(values: Iterable[Any], is_complete: bool = True) -> PossibleNames:
+    """The texts among these values, without those that are there already. Only text and numbers can be a name."""
+    names: dict[str, None] = {}
+    for value in values:
+        if not isinstance(value, str | int):
+            continue
+        name = str(value)
+        if len(name) > _MOST_CHARACTERS or (len(names) == _MOST_NAMES and name not in names):
+            is_complete = False
+        else:
+            names[name] = None
+    return PossibleNames(tuple(names), is_complete)

@@ -30,7 +30,8 @@ class RemainingCall:
     """An operation of a step, or a notification, of which ``step`` has the number.
 
     ``arguments``: as the definition writes them, those of the action for a short form. ``recorded``: they are those
-    that an operator has given, or that are kept for a call, so they have values of the saga.
+    that an operator has given, or that are kept for a call, so they have values of the saga. The `name` of a nested
+    saga is None where nobody can tell it before the step begins.
     """
 
     step: str
@@ -63,11 +64,12 @@ def _of_steps(run: SagaRun) -> Iterator[RemainingCall]:
 
 
 def _named(run: SagaRun, record: StepRecord, step: StepDefinition, call: RemainingCall) -> Iterator[RemainingCall]:
-    """The call, for a nested saga with each name that it may have."""
+    """The call, for a nested saga with each name that it may have, and without a name if it may have others."""
     if call.role != "do" or not is_nested(step):
         yield call
         return
-    for name in possible_names(run, record, call.arguments.get("name")):
+    possible = possible_names(run, record, call.arguments.get("name"))
+    for name in (*possible.names, *(() if possible.is_complete else (None,))):
         yield replace(call, arguments={**call.arguments, "name": name})
 
 

@@ -49,6 +49,8 @@ def call_problem(project: Project, call: RemainingCall) -> str | None:
 def _nested_problem(project: Project, call: RemainingCall) -> str | None:
     """Why the nested saga could not be started."""
     name, given = call.arguments.get("name"), call.arguments.get("input")
+    if name is None:
+        return "which saga it starts is not known before the step begins: keep each one that its `name` may give"
     definition = project.definitions.get(name) if isinstance(name, str) else None
     if definition is None:
         return f"there is no saga {name}"

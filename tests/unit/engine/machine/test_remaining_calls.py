@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.unit.engine.machine.driver import MachineDriver, probe, saga, step
+from tests.unit.engine.machine.driver import MachineDriver, op, probe, saga, step
 
 
 @pytest.mark.parametrize(
@@ -18,3 +20,58 @@ def test_a_skipped_step_is_only_undone_if_it_may_have_an_effect(answer: str, exp
     assert remaining == expected
     driver.cancel().end("b", "rejected").run()
     assert {call.action for call in driver.calls if call.op != "do"} == ({"ask", "un.a"} if expected else set())
+
+
+MIXED = [{"kind": "a"}] * 100 + [{"kind": "b"}]
+MANY = [{"kind": f"k{number}"} for number in range(2_000)]
+
+
+@pytest.mark.parametrize(
+    ("name", "items", "expected"),
+    [
+        ("child", [{}], {"child"}),
+        ("${{ item.kind }}", MIXED, {"a", "b"}),
+        ("x-${{ item.kind + '-' + item.kind }}", MIXED, {"x-a-a", "x-a-b", "x-b-a", "x-b-b"}),
+        ("${{ item.kind == 'a' ? 'first' : item.kind }}", MIXED, {"first", "a", "b"}),
+        ("${{ {'eu': 'north', 'us': 'west'}[item.kind] }}", MIXED, {"north", "west"}),
+        ("${{ string(index) }}", [{}] * 2, {"0", "1"}),
+        ("${{ item.kind }}", [], set[str]()),
+        ("${{ steps.first.result.kind }}", [{}], {None}),
+        ("${{ item.kind.lower() }}", MIXED, {None}),
+    ],
+)
+def test_a_nested_saga_is_named_with_each_name_that_it_may_have(
+    name: str, items: list[Any], expected: set[str | None]
+) -> None:
+    assert names(nested(name, "${{ input.items }}", {"items": items})) == expected
+
+
+def test_the_items_of_a_nested_saga_that_have_not_begun_are_named() -> None:
+    driver = nested("${{ item.kind }}", "${{ input.items }}", {"items": MIXED})
+    driver.hold.add("child#0")
+    driver.end("first")
+    assert driver.log[-1] == "child#0"
+    assert names(driver) == {"a", "b"}
+
+
+@pytest.mark.parametrize("name", ["${{ item.kind }}", "${{ item.kind + item.kind + item.kind }}"])
+def test_the_names_of_a_nested_saga_are_bounded(name: str) -> None:
+    told = names(nested(name, "${{ input.items }}", {"items": MANY}))
+    assert len(told) == 101
+    assert None in told
+
+
+def test_the_name_of_a_nested_saga_is_not_known_before_the_list_is() -> None:
+    driver = nested("${{ item.kind }}", "${{ steps.first.result.kinds }}", {})
+    assert names(driver) == {None}
+
+
+def nested(name: str, items: str, input: dict[str, Any]) -> MachineDriver:
+    """A saga that makes the step before its nested sagas."""
+    child = step("child", on=None, do=op("saga", {"name": name, "input": {}}), for_each=items, max_parallel=1)
+    return MachineDriver(saga(step("first"), child), input, hold=["first"]).start()
+
+
+def names(driver: MachineDriver) -> set[str | None]:
+    calls = driver.machine.remaining_calls()
+    return {call.arguments.get("name") for call in calls if call.step == "child" and call.role == "do"}
