@@ -89,7 +89,8 @@ _POSTGRESQL_COLUMNS = f"""
     SELECT a.attrelid, a.attname, {BASE_OF_TYPE},
       EXISTS (SELECT 1 FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic)
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    WHERE a.attrelid = ANY (CAST(:tables AS oid[])) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum
+    WHERE a.attrelid = ANY (CAST(:tables AS oid[])) AND a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY a.attrelid, a.attnum
 """
 
 
