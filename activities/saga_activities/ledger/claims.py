@@ -29,7 +29,15 @@ from saga_activities.ledger.records import (
     RunRecord,
     SingleClaim,
 )
-from saga_activities.ledger.rows import among, has_label, insert_together, read_newest, storable, write_rows
+from saga_activities.ledger.rows import (
+    among,
+    begins_with,
+    has_label,
+    insert_together,
+    read_newest,
+    storable,
+    write_rows,
+)
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
 from sagas.protocol.saga_view import STARTED_AGAIN
 from sagas.text.exact_json import encode_json
@@ -154,6 +162,8 @@ async def list_claims(
         conditions.append(_CLAIM.saga == criteria.saga)
     if criteria.since is not None:
         conditions.append(_CLAIM.claimed_at >= criteria.since)
+    if criteria.id_prefix:
+        conditions.append(begins_with(_CLAIM.saga_id, criteria.id_prefix))
     conditions += [has_label(_CLAIM.labels, name, value) for name, value in criteria.labels.items()]
     order = (_CLAIM.claimed_at.desc(), _CLAIM.saga_id)
     query = sa.select(claim_table).where(*conditions).order_by(*order).limit(limit)

@@ -62,6 +62,7 @@ class RunFilter:
     since: datetime | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     before: tuple[datetime, str] | None = None
+    id_prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,6 +263,8 @@ async def list_runs(engine: AsyncEngine, criteria: RunFilter, limit: int) -> lis
         query = query.where(_COLUMNS.state.in_(criteria.states))
     if criteria.since is not None:
         query = query.where(_COLUMNS.started_at >= criteria.since)
+    if criteria.id_prefix:
+        query = query.where(begins_with(_COLUMNS.saga_id, criteria.id_prefix))
     for name, value in criteria.labels.items():
         query = query.where(has_label(_COLUMNS.labels, name, value))
     if criteria.before is not None:
@@ -285,6 +287,11 @@ def has_label(labels: sa.Column[Any], name: str, value: str) -> sa.ColumnElement
     """The condition in SQL that a row has the label ``name`` with this value in its column of labels."""
     # Not every database has an escape for these in a path; names of labels in definitions have neither.
     return sa.false() if {'"', "\\"} & set(name) else labels[name].as_string() == value
+
+
+def begins_with(column: sa.Column[Any], prefix: str) -> sa.ColumnElement[bool]:
+    """The condition in SQL that a text begins with exactly these characters. LIKE has no regard to case in SQLite."""
+    return sa.func.substr(column, 1, len(prefix)) == prefix
 
 
 async def _to_rows(connection: AsyncConnection, rows: Sequence[Any]) -> list[RunRow]:

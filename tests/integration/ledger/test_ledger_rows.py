@@ -165,6 +165,9 @@ async def test_lists_are_filtered_and_continue_after_the_last_row(ledger: RunLed
     assert await listed(RunFilter(states=("COMPLETED",))) == ["s-5", "s-3"], "the earlier row of s-1 does not count"
     assert await listed(RunFilter(saga="other")) == ["s-1"]
     assert await listed(RunFilter(since=NOW + timedelta(minutes=2))) == ["s-1", "s-5", "s-4"]
+    assert await listed(RunFilter(id_prefix="s-1")) == ["s-1"]
+    for begin in ("S-1", "s_1", "s-1 ", "%", "s-11"):
+        assert await listed(RunFilter(id_prefix=begin)) == [], begin
     first = await ledger.list(RunFilter(), 2)
     last = first[-1]
     assert await listed(RunFilter(before=(last.started_at, last.view.id))) == newest_first[2:]

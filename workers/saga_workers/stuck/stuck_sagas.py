@@ -162,7 +162,7 @@ async def _stuck_in_bulk(
     """The sagas of bulk workflows that will not finish by themselves, or that were closed by Temporal."""
     if criteria.where is not None:
         return []
-    rows = RunFilter(criteria.saga, (), criteria.since, criteria.labels)
+    rows = RunFilter(criteria.saga, (), criteria.since, criteria.labels, id_prefix=criteria.id_prefix)
     stuck: list[tuple[BulkMember, Sequence[str]]] = []
     for id, bulk in (await describe_bulk_workflows(locator)).items():
         if bulk is None or not bulk.run.running:

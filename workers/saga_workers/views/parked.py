@@ -80,7 +80,9 @@ async def read_parked(
     where = "ExecutionStatus = 'Running'" + ("" if include_running else f" AND {_MAY_BE_PARKED}")
     if criteria.where:
         where = f"({criteria.where}) AND {where}"
-    narrowed = SagaFilter(criteria.saga, (), criteria.since, criteria.labels, where, criteria.task_queue)
+    narrowed = SagaFilter(
+        criteria.saga, (), criteria.since, criteria.labels, where, criteria.task_queue, id_prefix=criteria.id_prefix
+    )
     runs = [run async for run in list_saga_runs(locator.temporal, narrowed)]
     if limit is not None:
         runs.sort(key=lambda run: (visible_state(run) != "PARKED", run.start_time))

@@ -18,7 +18,12 @@ from saga_workers.location.verified_outcomes import verified_view
 from saga_workers.temporal.claimed_states import closed_view, may_be_undone, visible_state
 from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, list_runs
-from saga_workers.temporal.visibility_filter import keyword_condition, list_condition, require_literals
+from saga_workers.temporal.visibility_filter import (
+    keyword_condition,
+    list_condition,
+    prefix_condition,
+    require_literals,
+)
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import claimed_view, view_in_bulk
 from saga_workers.views.run_facts import web_ui_link
@@ -63,7 +68,10 @@ _FILTERS = {
 
 @dataclass(frozen=True, slots=True)
 class SagaFilter:
-    """The sagas to list; all conditions must hold. ``where`` adds one in Temporal's list filter syntax."""
+    """The sagas to list; all conditions must hold. ``where`` adds one in Temporal's list filter syntax.
+
+    ``id_prefix``: the first characters of their ids.
+    """
 
     saga: str | None = None
     states: tuple[str, ...] = ()
@@ -72,6 +80,7 @@ class SagaFilter:
     where: str | None = None
     task_queue: str | None = None
     workflow_id: str | None = None
+    id_prefix: str = ""
 
     def selects(self, run: RunInfo) -> bool:
         """Return whether a run that Temporal lists has exactly the values that are asked for.
@@ -84,6 +93,7 @@ class SagaFilter:
             self.saga in (None, run.workflow_type)
             and (self.saga is not None or self.task_queue in (None, run.task_queue))
             and self.workflow_id in (None, run.id)
+            and run.id.startswith(self.id_prefix)
             and all(f"{name}={value}" in labels for name, value in self.labels.items())
         )
 
@@ -107,6 +117,8 @@ def visibility_query(criteria: SagaFilter) -> str:
     parts += [list_condition("SagaLabels", f"{name}={value}") for name, value in criteria.labels.items()]
     if criteria.workflow_id is not None:
         parts.append(keyword_condition("WorkflowId", criteria.workflow_id))
+    if (begin := prefix_condition("WorkflowId", criteria.id_prefix)) is not None:
+        parts.append(begin)
     if criteria.where:
         require_literals(criteria.where)
         parts.append(f"({criteria.where})")
@@ -201,7 +213,7 @@ async def bulk_views(
     states = criteria.states or STATES
     if criteria.where is not None or not (ask or {"RUNNING", "TERMINATED"} & set(states)):
         return []
-    rows = RunFilter(criteria.saga, (), criteria.since, criteria.labels)
+    rows = RunFilter(criteria.saga, (), criteria.since, criteria.labels, id_prefix=criteria.id_prefix)
     claims = await locator.ledger.bulk_claims(rows, limit + len(without))
     members = await locator.members(claims, without=without)
     temporal = locator.temporal
@@ -228,7 +240,7 @@ async def ledger_views(
     if criteria.where is not None:
         return
     in_temporal = locator.within_temporal()
-    rows = RunFilter(criteria.saga, criteria.states, criteria.since, criteria.labels)
+    rows = RunFilter(criteria.saga, criteria.states, criteria.since, criteria.labels, id_prefix=criteria.id_prefix)
     while page := await locator.ledger.list(rows, _LEDGER_PAGE):
         views = [row.view for row in page if row.view.id not in without]
         locations = await asyncio.gather(*(in_temporal.locate(view.id) for view in views))

@@ -16,7 +16,6 @@ from saga_workers.serve.console.templates import render
 from saga_workers.serve.console.visitors import Visitor
 from saga_workers.serve.limits import MAX_LISTED, QUERY_TIMEOUT
 from saga_workers.serve.request_body import BadRequest
-from saga_workers.temporal.visibility_filter import prefix_condition
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.saga_view import read_view
 from sagas.definition.saga_ids import workflow_id_problem
@@ -42,16 +41,7 @@ class SearchPage:
 
     async def show(self, request: Request, visitor: Visitor) -> Response:
         asked = {name: request.query_params.get(name, "").strip() for name in ("q", "saga", "state", "since", "label")}
-        criteria, problem, views = self._criteria(asked), None, list[SagaView]()
-        try:
-            async with asyncio.timeout(LIST_TIMEOUT):
-                async for view in query_sagas(self._project.locator, criteria, limit=MAX_LISTED):
-                    if view.id.startswith(asked["q"]):
-                        views.append(view)
-        except TimeoutError:
-            problem = f"These are only the newest, which were read in {LIST_TIMEOUT:g} seconds. Search for fewer."
-        except LedgerUnavailable:
-            problem = "The ledger does not answer: these are only the sagas that Temporal still has."
+        views, problem = await self._list(asked)
         if asked["q"] and all(view.id != asked["q"] for view in views):
             views = [*await self._of_this_id(asked), *views]
         page = render(
@@ -70,6 +60,22 @@ class SearchPage:
         )
         return html_response(200, page)
 
+    async def _list(self, asked: Mapping[str, str]) -> tuple[list[SagaView], str | None]:
+        """The sagas, and why they may not be all."""
+        criteria, begin, views = self._criteria(asked), asked["q"], list[SagaView]()
+        if begin and workflow_id_problem(begin) is not None:
+            return [], None  # no id begins so, and a database may refuse the text
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT):
+                async for view in query_sagas(self._project.locator, criteria, limit=MAX_LISTED):
+                    if view.id.startswith(begin):
+                        views.append(view)
+        except TimeoutError:
+            return views, f"These are only the newest, which were read in {LIST_TIMEOUT:g} seconds. Search for fewer."
+        except LedgerUnavailable:
+            return views, "The ledger does not answer: these are only the sagas that Temporal still has."
+        return views, None
+
     def _criteria(self, asked: Mapping[str, str]) -> SagaFilter:
         """Raises BadRequest for a period that is none, UsageError for a state that is none."""
         since = PERIODS.get(asked["since"])
@@ -81,7 +87,7 @@ class SearchPage:
             states=(asked["state"],) if asked["state"] else (),
             since=None if since is None else datetime.now(UTC) - since,
             labels={name: value} if name else {},
-            where=prefix_condition("WorkflowId", asked["q"]),
+            id_prefix=asked["q"],
             task_queue=self._project.task_queue,
         )
 
