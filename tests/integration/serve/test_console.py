@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from saga_activities.ledger.rows import make_record
 from saga_activities.ledger.schema import create_ledger
 from saga_workers.client import Client
 from saga_workers.runtime.http_server import HttpServer
@@ -23,7 +25,7 @@ from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.console import saga_pages, search
 from saga_workers.serve.console.sessions import COOKIE, Sessions
 from saga_workers.serve.console.sign_in import next_page
-from saga_workers.serve.console.templates import saga_path
+from saga_workers.serve.console.templates import decision_path, saga_path
 from saga_workers.serve.limits import MAX_SESSIONS_OF_TOKEN, SESSION_SECONDS
 from saga_workers.serve.operations import Operations
 from saga_workers.serve.project_sagas import ProjectSagas
@@ -32,6 +34,7 @@ from sagas.errors import SagaError
 from sagas.machine.decisions.form import DECISIONS
 from sagas.project import Project
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
+from sagas.protocol.saga_view import SagaView
 from sagas.settings.secrets import Secret
 from sagas.settings.serve import ServeSettings, ServeToken
 from tests.helpers.database_servers import HOST
@@ -68,6 +71,12 @@ RESTS = """
     steps:
       - {id: hold, name: Hold the room, uses: work, compensate: unwork}
       - {id: approve, uses: wait, with: {for: 1h}}
+"""
+RISKS = """
+    saga: risks
+    steps:
+      - {id: block, uses: work, compensate: unwork}
+      - {id: charge, uses: work, pivot: true, on_failure: park}
 """
 PAGES = ("", "/sagas", "/sagas?q=a", "/sagas/a", "/sagas/a/graph.svg", "/sagas/a/databases", "/inbox", "/batches",
          "/batches/a", "/nothing", "/sign-out/")  # fmt: skip
@@ -124,12 +133,14 @@ async def console(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFac
     environment = await open_environment(tmp_path_factory.mktemp("console"), temporal.address)
     environment.plan["do pay"] = [1, 1, Rejected(SCRIPT + RIGHT_TO_LEFT), 1]
     environment.plan["do tell"] = [1, Rejected(f"{SCRIPT} {RIGHT_TO_LEFT} {LONG}"), Rejected("closed on Sundays"), 1]
+    environment.plan["do charge"] = [Rejected("the line was busy")]
+    environment.plan["undo block"] = [Rejected("nobody was there")]
     environment.ledger = "shop"
     await create_ledger(environment.engine)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in TOKENS.items():
             patch.setenv(name, value)
-        async with environment.serving(ORDER, WAITS, RESTS) as client:
+        async with environment.serving(ORDER, WAITS, RESTS, RISKS) as client:
             hostile = f"{SCRIPT} {uuid.uuid4()}"
             ids = {
                 "COMPLETED": (await run_saga(client, "order", {"customer": "ada"}))["id"],
@@ -296,6 +307,21 @@ async def test_pages_about_sagas(console: ServedConsole) -> None:
             assert (await browser.get("/console/sagas", params=wrong)).status_code == 400
 
 
+async def test_a_saga_that_only_the_ledger_has_is_found_by_the_begin_of_its_id(console: ServedConsole) -> None:
+    now = datetime.now(UTC)
+    kept = SagaView(
+        id=f"kept-{uuid.uuid4()}", saga="order", state="COMPENSATED", started_at=now.isoformat(),
+        ended_at=now.isoformat(),
+    )  # fmt: skip
+    row = make_record(kept.to_json(), saga_id=kept.id, labels=None, updated_at=now, input_digest="0" * 64)
+    assert row is not None
+    await console.client.locator.ledger.write([row])
+    async with console.signed_in() as browser:
+        for begin, is_shown in (("kept-", True), ("keep-", False), ("kept-\0", False)):
+            answer = await browser.get("/console/sagas", params={"q": begin})
+            assert (answer.status_code, saga_path(kept.id) in answer.text) == (200, is_shown), begin
+
+
 def unwanted_markup(page: str) -> list[str]:
     """The elements and attributes that run or load something, or lead away from the console."""
     unwanted: list[str] = []
@@ -412,14 +438,18 @@ async def test_an_operator_decides_about_a_parked_step(console: ServedConsole) -
         ):
             refused = await chief.post(f"{page}/resolve", data={**fields, **wrong})
             assert (refused.status_code, message in refused.text) == (status, True), refused.text
+            assert ("with" in wrong) <= (SCRIPT in html.unescape(refused.text)), "the form keeps what was written"
+            assert refused.text.count('role="alert"') == 1
         foreign = await chief.post(f"{page}/resolve", data=fields, headers={"Origin": "http://evil.example"})
         assert foreign.status_code == 403
         own_form = {**fields, "form": form_token((await staff.get(page)).text)}
         for refused in (await staff.get(links[0]), await staff.post(f"{page}/resolve", data=own_form)):
             assert (refused.status_code, "does not have the scope operate" in refused.text) == (403, True)
 
-        decided = await chief.post(f"{page}/resolve", data=fields)
+        decided = await chief.post(f"{page}/resolve", data=fields, follow_redirects=True)
         assert (decided.status_code, "The saga has accepted it" in decided.text) == (200, True), decided.text
+        assert decided.history[0].status_code == 303, "who loads the answer again sends nothing"
+        assert (await chief.get(str(decided.url))).text == decided.text
 
         async def has_ended() -> bool:
             return (await console.client.show(parked))["state"] == "COMPLETED"
@@ -431,6 +461,42 @@ async def test_an_operator_decides_about_a_parked_step(console: ServedConsole) -
         story = await chief.get(page)
         assert "chief has decided tell retry, because &lt;script&gt;" in story.text
         assert unwanted_markup(story.text + look.text + decided.text + late.text) == []
+
+
+async def test_a_decision_that_needs_evidence_is_shown_and_asks_for_it(console: ServedConsole) -> None:
+    risky = (await run_saga(console.client, "risks"))["id"]
+    address = saga_path(risky, "/resolve")
+    required = re.compile(r'name="evidence"[^>]* required')
+    async with console.signed_in("CHIEF") as chief:
+
+        async def look(step: str, decision: str, consequence: str) -> dict[str, str]:
+            form = await chief.get(decision_path(risky, step, decision))
+            assert (form.status_code, consequence in form.text) == (200, True), form.text
+            assert required.search(form.text), form.text
+            return {**hidden_fields(form.text), "go": "send", "reason": "they called back"}
+
+        async def send(fields: dict[str, str], **others: str) -> httpx.Response:
+            return await chief.post(address, data={**fields, **others}, follow_redirects=True)
+
+        await look("charge", "done", "the saga ends COMPLETED")
+        fields = await look("charge", "compensate", "<li>undo block: call unwork")
+        refused = await send(fields)
+        assert (refused.status_code, "needs --evidence" in refused.text) == (409, True), refused.text
+        assert required.search(refused.text), "the form is still there"
+        assert "they called back</textarea>" in refused.text
+        assert "The saga has accepted it" in (await send(fields, evidence="no money came")).text
+
+        async def has_parked() -> bool:
+            return [row["op"] for row in (await console.client.show(risky))["parked"]] == ["undo"]
+
+        await until(has_parked)
+        fields = await look("block", "done", "the saga ends COMPENSATED")
+        for seen in ({"op": "do"}, {"since": "2026-03-01T10:00:00Z"}):
+            changed = await send(fields, evidence="I was there", **seen)
+            assert (changed.status_code, "It has changed since" in changed.text) == (409, True), changed.text
+            assert hidden_fields(changed.text)["op"] == "undo"
+        assert "The saga has accepted it" in (await send(fields, evidence="I was there")).text
+        assert (await console.client.show(risky))["state"] == "COMPENSATED"
 
 
 async def test_an_operator_pauses_and_cancels_a_saga(console: ServedConsole) -> None:
@@ -445,7 +511,8 @@ async def test_an_operator_pauses_and_cancels_a_saga(console: ServedConsole) -> 
         async def ask(operation: str, words: str, answered: str) -> None:
             form = await chief.get(f"{page}/{operation}")
             assert (form.status_code, words in form.text) == (200, True), form.text
-            answer = await chief.post(f"{page}/{operation}", data={**hidden_fields(form.text), "go": "send"})
+            sent = {**hidden_fields(form.text), "go": "send"}
+            answer = await chief.post(f"{page}/{operation}", data=sent, follow_redirects=True)
             assert (answer.status_code, answered in answer.text) == (200, True), answer.text
 
         async def has_booked() -> bool:

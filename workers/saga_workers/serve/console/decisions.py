@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from saga_workers.serve.console.console_project import ConsoleProject, require_id
 from saga_workers.serve.console.forms import read_form
-from saga_workers.serve.console.html_responses import html_response
+from saga_workers.serve.console.html_responses import html_response, redirect
 from saga_workers.serve.console.possible_requests import parked_operation, possible_requests
 from saga_workers.serve.console.progress import progress_of
-from saga_workers.serve.console.templates import render
+from saga_workers.serve.console.request_answers import RequestAnswer
+from saga_workers.serve.console.templates import render, saga_path
 from saga_workers.serve.console.visitors import PageNotFound, Visitor
 from saga_workers.serve.limits import QUERY_TIMEOUT
 from saga_workers.serve.operation_request import MAX_TEXT, OperationRequest, checked_operation
@@ -30,7 +32,38 @@ from sagas.text.json_values import parse_json
 _OPERATIONS: Mapping[str, Operation] = {"cancel": "cancel", "pause": "pause", "resume": "resume", "resolve": "resolve"}
 _JSON_FIELDS = ("with", "result")
 _FIELDS = ("step", "decision", "reason", "evidence", *_JSON_FIELDS)
-_NO_REASON_YET = "a preview"
+_NOT_YET = "a preview"
+"""Stands for a text that the form will have when it is sent."""
+
+_HAS_CHANGED = (
+    "it has changed since this page was opened: look at what follows now, and send it again if you still want it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The immediate consequences of a request, in words, or why it would be refused as it is. ``needs_evidence``: the
+    saga does not accept it without.
+    """
+
+    consequences: Sequence[str] = ()
+    refusal: str | None = None
+    needs_evidence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that was refused, so nothing was done: the status of the response, and why."""
+
+    status: int
+    why: str
+
+    @classmethod
+    def by(cls, error: BadRequest | SagaError) -> Refused:
+        """The refusal that an error stands for."""
+        if isinstance(error, BadRequest):
+            return cls(error.status, str(error))
+        return cls(409 if isinstance(error, RefusedError) else 400, error.message)
 
 
 class DecisionPages:
@@ -42,45 +75,58 @@ class DecisionPages:
 
     async def show(self, request: Request, visitor: Visitor) -> Response:
         """The form, with what would follow."""
-        return await self._form(request, visitor, request.query_params)
+        operation, view = await self._asked(request)
+        return await self._form(operation, view, visitor, request.query_params)
 
     async def send(self, request: Request, visitor: Visitor) -> Response:
-        """Make the request in the form; or show the form again with what would follow from what is in it."""
+        """Make the request in the form, and lead to its answer: to open that page again does not send the form again.
+
+        The form is shown again, with what would follow, on request, if the saga refuses it, and if something else waits
+        by now for a decision about the step.
+        """
         form = await read_form(request, visitor.session)
-        if form.get("go") != "send":
-            return await self._form(request, visitor, form)
         operation, view = await self._asked(request)
-        asked = _request(operation, form)
-        problem, answer = "", dict[str, Any]()
+        if form.get("go") != "send":
+            return await self._form(operation, view, visitor, form)
+        parked = parked_operation(view, form.get("step")) if operation == "resolve" else None
+        if parked is not None and (parked.op, parked.since) != (form.get("op"), form.get("since")):
+            return await self._form(operation, view, visitor, form, Refused(409, _HAS_CHANGED))
+        answer, problem = dict[str, Any](), ""
         try:
-            answer = await self._operations.perform(asked, view.id, who=visitor.caller.name)
+            answer = await self._operations.perform(_request(operation, form), view.id, who=visitor.caller.name)
+        except (BadRequest, RefusedError, UsageError) as error:
+            refused = Refused.by(error)
+            if operation == "resolve" and parked is None:
+                return _answer_page(
+                    visitor, RequestAnswer(view.id, _word(operation, form), {}, refused.why), refused.status
+                )
+            return await self._form(operation, view, visitor, form, refused)
         except SagaError as error:
             problem = error.message
-            status = 409 if isinstance(error, RefusedError) else 400 if isinstance(error, UsageError) else 503
-        else:
-            status = 200
-        page = render(
-            "answer.html",
-            f"{_word(operation, form)}: {view.id}",
-            visitor=visitor,
-            place="sagas",
-            view=view,
-            word=_word(operation, form),
-            answer=answer,
-            problem=problem,
-        )
-        return html_response(status, page)
+        number = visitor.session.answers.keep(RequestAnswer(view.id, _word(operation, form), answer, problem))
+        return redirect(saga_path(view.id, f"/answer?{urlencode({'number': number})}"))
 
-    async def _form(self, request: Request, visitor: Visitor, form: Mapping[str, str]) -> Response:
-        operation, view = await self._asked(request)
+    async def show_answer(self, request: Request, visitor: Visitor) -> Response:
+        """The answer to a request of this session, as long as it is kept; then the page of the saga."""
+        saga_id = require_id(unquote(request.path_params["id"]))
+        answer = visitor.session.answers.find(request.query_params.get("number", ""))
+        if answer is None or answer.saga_id != saga_id:
+            return redirect(saga_path(saga_id))
+        return _answer_page(visitor, answer)
+
+    async def _form(
+        self,
+        operation: Operation,
+        view: SagaView,
+        visitor: Visitor,
+        form: Mapping[str, str],
+        refused: Refused | None = None,
+    ) -> Response:
         parked = parked_operation(view, form.get("step"))
         if operation == "resolve" and parked is None:
             raise PageNotFound(f"nothing of {view.id} waits for this decision any more")
-        consequences, refusal = list[str](), ""
-        try:
-            consequences = await self._consequences(operation, view, form, visitor.caller.name)
-        except (RefusedError, UsageError, NoAnswer) as error:
-            refusal = error.message
+        preview = await self._preview(operation, view, form, visitor.caller.name)
+        problems = [problem for problem in (refused and refused.why, preview.refusal) if problem]
         page = render(
             "decide.html",
             f"{_word(operation, form)}: {view.id}",
@@ -93,10 +139,11 @@ class DecisionPages:
             word=_word(operation, form),
             fields={name: form.get(name, "") for name in _FIELDS},
             max_text=MAX_TEXT,
-            consequences=consequences,
-            refusal=refusal,
+            preview=preview,
+            problems=list(dict.fromkeys(problems)),
+            may_send=preview.refusal is None or (parked is not None and _word(operation, form) in parked.decisions),
         )
-        return html_response(200, page)
+        return html_response(200 if refused is None else refused.status, page)
 
     async def _asked(self, request: Request) -> tuple[Operation, SagaView]:
         """The operation and the saga in the address. Raises PageNotFound."""
@@ -110,17 +157,39 @@ class DecisionPages:
             raise PageNotFound(error.message) from None
         return operation, self._project.require_shown(view)
 
-    async def _consequences(
-        self, operation: Operation, view: SagaView, form: Mapping[str, str], who: str
-    ) -> Sequence[str]:
-        """The immediate consequences, in words. Raises RefusedError if the saga would refuse it."""
+    async def _preview(self, operation: Operation, view: SagaView, form: Mapping[str, str], who: str) -> Preview:
+        """The consequences of a request. The texts may be missing in a decision that a person has yet to give."""
         if operation == "resolve":
-            asked = _request(operation, {**form, "reason": form.get("reason", "").strip() or _NO_REASON_YET})
-            return (await self._operations.preview(asked, view.id, who=who))["next"]
+            return await self._preview_decision(view, form, who)
         if operation not in possible_requests(view):
-            raise RefusedError(f"{view.id} would refuse that now")
+            return Preview(refusal=f"{view.id} would refuse that now")
         names = _step_names(view)
-        return [f"undo {names[step]}" for step in progress_of(view).would_undo] if operation == "cancel" else []
+        undone = progress_of(view).would_undo if operation == "cancel" else ()
+        return Preview([f"undo {names[step]}" for step in undone])
+
+    async def _preview_decision(self, view: SagaView, form: Mapping[str, str], who: str) -> Preview:
+        async def preview(**texts: str) -> Preview:
+            try:
+                asked = _request("resolve", {**form, **texts})
+                return Preview((await self._operations.preview(asked, view.id, who=who))["next"])
+            except BadRequest as error:
+                return Preview(refusal=str(error))
+            except (RefusedError, UsageError, NoAnswer) as error:
+                return Preview(refusal=error.message)
+
+        reason = form.get("reason", "").strip() or _NOT_YET
+        if form.get("decision") not in ("done", "compensate"):
+            return await preview(reason=reason)
+        without = await preview(reason=reason, evidence="")
+        if without.refusal is None:
+            return without
+        proven = await preview(reason=reason, evidence=form.get("evidence", "").strip() or _NOT_YET)
+        return replace(proven, needs_evidence=proven.refusal != without.refusal)
+
+
+def _answer_page(visitor: Visitor, answer: RequestAnswer, status: int = 200) -> Response:
+    title = f"{answer.word}: {answer.saga_id}"
+    return html_response(status, render("answer.html", title, visitor=visitor, place="sagas", answer=answer))
 
 
 def _step_names(view: SagaView) -> dict[str, str]:

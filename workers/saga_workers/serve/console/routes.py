@@ -68,6 +68,7 @@ def console_routes(
 def _operation_routes(pages: DecisionPages, visitors: Visitors) -> Sequence[Route]:
     path = f"{ROOT}/sagas/{{id}}/{{operation}}"
     return [
+        _page(f"{ROOT}/sagas/{{id}}/answer", visitors.operators(pages.show_answer)),
         _page(path, visitors.operators(pages.show)),
         _page(path, visitors.operators(pages.send, asks_saga=True), method="POST"),
     ]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from saga_workers.serve.console.request_answers import RequestAnswers
 from saga_workers.serve.limits import MAX_SESSIONS_OF_TOKEN, SESSION_SECONDS
 
 COOKIE = "saga_console"
@@ -15,6 +16,7 @@ COOKIE = "saga_console"
 @dataclass(frozen=True, slots=True)
 class Session:
     """A browser that has signed in. ``form_token`` is in each of its forms, so that no other page can send one.
+    ``answers``: those to its requests.
 
     ``authorization`` is the header that stands for the token: it is looked up with every request, so a token that was
     changed ends its sessions.
@@ -25,6 +27,7 @@ class Session:
     expires_at: float
     id: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     form_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    answers: RequestAnswers = field(default_factory=RequestAnswers, repr=False, compare=False)
 
 
 class Sessions:
