@@ -9,7 +9,6 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import quote
 
@@ -23,10 +22,9 @@ from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.console import saga_pages, search
-from saga_workers.serve.console.sessions import COOKIE, Sessions
-from saga_workers.serve.console.sign_in import next_page
+from saga_workers.serve.console.sessions import COOKIE
 from saga_workers.serve.console.templates import decision_path, saga_path
-from saga_workers.serve.limits import MAX_SESSIONS_OF_TOKEN, SESSION_SECONDS
+from saga_workers.serve.limits import SESSION_SECONDS
 from saga_workers.serve.operations import Operations
 from saga_workers.serve.project_sagas import ProjectSagas
 from sagas import Rejected
@@ -41,6 +39,7 @@ from tests.helpers.database_servers import HOST
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.engine.environment import begin, open_environment, run_saga
+from tests.integration.serve.page_markup import unwanted_markup
 
 TOKENS = {
     "STAFF": "staff-token-of-24-characters",
@@ -227,27 +226,6 @@ async def test_who_may_not_sign_in(console: ServedConsole) -> None:
 FORM = "application/x-www-form-urlencoded"
 
 
-@pytest.mark.parametrize(
-    "asked",
-    ["//evil.example", "https://evil.example", "/sagas/a", "/consoles", "/console\\evil", "/console/\n", "", None,
-     "/console//evil.example\\", "javascript:alert(1)"],
-)  # fmt: skip
-def test_the_sign_in_leads_to_the_console_only(asked: str | None) -> None:
-    assert next_page(asked) == "/console"
-
-
-def test_sessions_are_few_and_end() -> None:
-    now = [0.0]
-    sessions = Sessions(lambda: now[0])
-    other = sessions.begin("other", "Bearer b")
-    begun = [sessions.begin("staff", "Bearer a") for _ in range(MAX_SESSIONS_OF_TOKEN + 2)]
-    assert [session for session in begun if sessions.find(session.id) is None] == begun[:2]
-    assert sessions.find(other.id) is other, "a token does not end the sessions of another"
-    now[0] = SESSION_SECONDS
-    assert sessions.find(other.id) is None
-    assert TOKENS["STAFF"] not in repr(sessions.begin("staff", f"Bearer {TOKENS['STAFF']}"))
-
-
 async def test_pages_about_sagas(console: ServedConsole) -> None:
     async with console.signed_in() as browser:
 
@@ -320,26 +298,6 @@ async def test_a_saga_that_only_the_ledger_has_is_found_by_the_begin_of_its_id(c
         for begin, is_shown in (("kept-", True), ("keep-", False), ("kept-\0", False)):
             answer = await browser.get("/console/sagas", params={"q": begin})
             assert (answer.status_code, saga_path(kept.id) in answer.text) == (200, is_shown), begin
-
-
-def unwanted_markup(page: str) -> list[str]:
-    """The elements and attributes that run or load something, or lead away from the console."""
-    unwanted: list[str] = []
-
-    class Reader(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            if tag in ("script", "style", "iframe", "object", "base", "meta") and attrs[:1] not in METAS:
-                unwanted.append(tag)
-            for name, value in attrs:
-                leads_away = name in ("href", "src", "action") and not (value or "").startswith(("/console", "#"))
-                if name.startswith("on") or name in ("style", "formaction", "srcdoc") or leads_away:
-                    unwanted.append(f"{tag} {name}={value}")
-
-    Reader().feed(page)
-    return unwanted
-
-
-METAS = ([("charset", "utf-8")], [("name", "viewport")])
 
 
 async def test_hostile_values_are_only_text(console: ServedConsole) -> None:

@@ -19,9 +19,11 @@ from saga_workers.serve.console import inbox as inbox_page
 from saga_workers.serve.console.board import BoardPage, Holds, Messaging
 from saga_workers.serve.console.inbox import InboxPage
 from saga_workers.serve.console.recent import Recent
-from saga_workers.serve.console.sessions import Session
+from saga_workers.serve.console.sessions import Session, Sessions
+from saga_workers.serve.console.sign_in import next_page
 from saga_workers.serve.console.templates import render
 from saga_workers.serve.console.visitors import Visitor
+from saga_workers.serve.limits import MAX_SESSIONS_OF_TOKEN, SESSION_SECONDS
 from saga_workers.serve.project_sagas import ProjectSagas
 from saga_workers.views.parked import ParkedList, ParkedRow
 from saga_workers.views.saga_counts import SagaCounts
@@ -33,6 +35,7 @@ VISITOR = Visitor(Caller("ada", frozenset({"read"}), TokenBucket(1)), Session("a
 OPERATOR = Visitor(Caller("bob", frozenset({"read", "operate"}), TokenBucket(1)), Session("bob", "Bearer b", 1.0))
 REQUEST = Request({"type": "http"})
 SCRIPT = "<script>alert(1)</script>"
+TOKEN = "a-token-of-24-characters"
 RECORD = BatchRecord(
     SCRIPT, "order", total=10, started=3, existing=1, refused=2, refusals=(f"line 7: {SCRIPT}",), seconds=2.0,
     state="PAUSED", by="bob",
@@ -197,3 +200,24 @@ async def test_a_late_value_is_not_shown_as_a_recent_one() -> None:
     assert await recent.get(0.0) == 3, "while it is read again"
     now[0] += 3600
     assert await recent.get(0.0) is None, "nobody knows what holds now"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["//evil.example", "https://evil.example", "/sagas/a", "/consoles", "/console\\evil", "/console/\n", "", None,
+     "/console//evil.example\\", "javascript:alert(1)"],
+)  # fmt: skip
+def test_the_sign_in_leads_to_the_console_only(asked: str | None) -> None:
+    assert next_page(asked) == "/console"
+
+
+def test_sessions_are_few_and_end() -> None:
+    now = [0.0]
+    sessions = Sessions(lambda: now[0])
+    other = sessions.begin("other", "Bearer b")
+    begun = [sessions.begin("staff", "Bearer a") for _ in range(MAX_SESSIONS_OF_TOKEN + 2)]
+    assert [session for session in begun if sessions.find(session.id) is None] == begun[:2]
+    assert sessions.find(other.id) is other, "a token does not end the sessions of another"
+    now[0] = SESSION_SECONDS
+    assert sessions.find(other.id) is None
+    assert TOKEN not in repr(sessions.begin("staff", f"Bearer {TOKEN}"))
