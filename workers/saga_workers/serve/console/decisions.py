@@ -41,7 +41,7 @@ _HAS_CHANGED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class PreviewedRequest:
     """The immediate consequences of a request, in words, or why it would be refused as it is. ``needs_evidence``: the
     saga does not accept it without.
     """
@@ -157,25 +157,27 @@ class DecisionPages:
             raise PageNotFound(error.message) from None
         return operation, self._project.require_shown(view)
 
-    async def _preview(self, operation: Operation, view: SagaView, form: Mapping[str, str], who: str) -> Preview:
+    async def _preview(
+        self, operation: Operation, view: SagaView, form: Mapping[str, str], who: str
+    ) -> PreviewedRequest:
         """The consequences of a request. The texts may be missing in a decision that a person has yet to give."""
         if operation == "resolve":
             return await self._preview_decision(view, form, who)
         if operation not in possible_requests(view):
-            return Preview(refusal=f"{view.id} would refuse that now")
+            return PreviewedRequest(refusal=f"{view.id} would refuse that now")
         names = _step_names(view)
         undone = progress_of(view).would_undo if operation == "cancel" else ()
-        return Preview([f"undo {names[step]}" for step in undone])
+        return PreviewedRequest([f"undo {names[step]}" for step in undone])
 
-    async def _preview_decision(self, view: SagaView, form: Mapping[str, str], who: str) -> Preview:
-        async def preview(**texts: str) -> Preview:
+    async def _preview_decision(self, view: SagaView, form: Mapping[str, str], who: str) -> PreviewedRequest:
+        async def preview(**texts: str) -> PreviewedRequest:
             try:
                 asked = _request("resolve", {**form, **texts})
-                return Preview((await self._operations.preview(asked, view.id, who=who))["next"])
+                return PreviewedRequest((await self._operations.preview(asked, view.id, who=who))["next"])
             except BadRequest as error:
-                return Preview(refusal=str(error))
+                return PreviewedRequest(refusal=str(error))
             except (RefusedError, UsageError, NoAnswer) as error:
-                return Preview(refusal=error.message)
+                return PreviewedRequest(refusal=error.message)
 
         reason = form.get("reason", "").strip() or _NOT_YET
         if form.get("decision") not in ("done", "compensate"):
