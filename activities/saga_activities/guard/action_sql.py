@@ -86,7 +86,7 @@ class ActionSql:
             raise UsageError(f"`{name}` was called without `await`, so it did nothing: write `await {name}(…)`")
 
     def call(
-        self, name: str, method: Callable[..., Awaitable[Returned]], *args: Any, **named: Any
+        self, name: str, method: Callable[..., Awaitable[Returned]], /, *args: Any, **named: Any
     ) -> Coroutine[Any, Any, Returned]:
         """Call a coroutine function for the function, which knows it as the method ``name`` of the owner.
 

@@ -84,3 +84,19 @@ async def test_a_statement_that_is_not_awaited_fails(guard_database: GuardDataba
     assert "`step.sql.execute` was called without `await`" in outcome.failure.message
     assert "write `await step.sql.execute(…)`" in outcome.failure.message
     assert await guard_database.rows("select * from effects where kind = 'forgotten'") == []
+
+
+async def test_a_parameter_may_have_any_name(guard_database: GuardDatabase) -> None:
+    """Among them those of the functions that a call goes through."""
+    names = ("self", "statement", "parameters", "named", "name", "method", "args", "call", "sql", "session")
+    statement = "select " + ", ".join(f":{name} as a{number}" for number, name in enumerate(names))
+
+    async def work(sql: SqlSession | None) -> Any:
+        assert sql is not None
+        step_sql = ActionSql(sql)
+        with until_return(step_sql, []):
+            row = await step_sql.one(statement, **{name: f"it is {name}" for name in names})
+        return list(row.values())
+
+    outcome = await guard_database.guard.do(new_address(), "h", work, **clock())
+    assert outcome.result == [f"it is {name}" for name in names], outcome
