@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
@@ -33,12 +33,12 @@ Versions = Mapping[str, tuple[int, int] | None]
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A page with its number, and what its files were then; ``folders``: where files may be added or removed."""
+    """A page with its number, the files that were ``read`` for it, and the versions of these and of all definitions."""
 
     number: int
     html: str
+    read: Sequence[str]
     versions: Versions
-    folders: tuple[str, ...]
     is_stale: bool
 
 
@@ -72,7 +72,7 @@ class Preview:
             return HTMLResponse(error_page("there is no such definition", None, version="0"), 404)
         async with self._rendering:
             page = self._pages.get(file)
-            if page is None or await asyncio.to_thread(_has_changed, page):
+            if page is None or await asyncio.to_thread(self._has_changed, page):
                 page = self._pages[file] = await self._render(file, 1 if page is None else page.number + 1)
         return HTMLResponse(page.html, headers={"Cache-Control": "no-store"})
 
@@ -81,7 +81,7 @@ class Preview:
         page = self._pages.get(file)
         if page is None:
             return PlainTextResponse("1" if file in await asyncio.to_thread(self._files) else "0")
-        changed = await asyncio.to_thread(_has_changed, page)
+        changed = await asyncio.to_thread(self._has_changed, page)
         return PlainTextResponse(str(page.number + changed), headers={"Cache-Control": "no-store"})
 
     async def _answer_script(self, _: Request) -> Response:
@@ -103,7 +103,7 @@ class Preview:
         # A file that was saved meanwhile may have been read before.
         saved = range(started, time.time_ns())
         is_stale = any(version is not None and version[0] in saved for version in versions.values())
-        return _Page(number, html, versions, folders, is_stale)
+        return _Page(number, html, read, versions, is_stale)
 
     def _files(self) -> set[str]:
         return set(_definition_files(self._config.parent, self._folders))
@@ -112,6 +112,10 @@ class Preview:
         every = {str(self._config.parent / file) for file in files}
         every |= {str(self._config.parent / file) for file in self._files()}
         return {file: _version(file) for file in every}
+
+    def _has_changed(self, page: _Page) -> bool:
+        """Return whether a file of the page is another one now, or a definition was added or removed."""
+        return page.is_stale or self._versions(page.read) != page.versions
 
 
 def page_address(file: str) -> str:
@@ -140,7 +144,3 @@ def _version(file: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return (stat.st_mtime_ns, stat.st_size)
-
-
-def _has_changed(page: _Page) -> bool:
-    return page.is_stale or any(_version(file) != version for file, version in page.versions.items())

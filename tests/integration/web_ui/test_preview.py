@@ -114,3 +114,12 @@ async def test_a_definition_outside_of_the_project_is_checked_as_well(address: s
         (elsewhere / "other.saga.yaml").unlink()
         assert (await client.get("/", params={"file": str(elsewhere / "other.saga.yaml")})).status_code == 404
         assert (await client.get("/version", params={"file": str(elsewhere / "other.saga.yaml")})).text == "0"
+
+
+async def test_a_new_definition_is_listed(address: str, project: Path) -> None:
+    async with httpx.AsyncClient(base_url=address.partition("/?")[0], timeout=60) as client:
+        assert "second.saga.yaml" not in (await client.get("/", params={"all": ""})).text
+        shown = (await client.get("/version", params={"all": ""})).text
+        (project / "definitions" / "second.saga.yaml").write_text(TRIP.replace("saga: trip", "saga: second"))
+        assert (await client.get("/version", params={"all": ""})).text != shown
+        assert "second.saga.yaml" in (await client.get("/", params={"all": ""})).text
