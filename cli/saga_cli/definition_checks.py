@@ -32,6 +32,20 @@ class CheckedFiles:
     diagnostics: Sequence[Diagnostic]
 
 
+def read_settings(config: str | None) -> tuple[Settings, list[UsageError]]:
+    """The settings of a project as far as they are valid, and their mistakes."""
+    from saga_spark.settings import spark_settings
+    from sagas.errors import UsageError
+    from sagas.settings.loader import load_valid_settings
+
+    settings, mistakes = load_valid_settings(config)
+    try:
+        spark_settings(settings)  # the worker would refuse them
+    except UsageError as error:
+        mistakes.append(error)
+    return settings, mistakes
+
+
 def check_files(settings: Settings, mistakes: Sequence[UsageError], paths: Sequence[Path] = ()) -> CheckedFiles:
     """Check the files of a project, or of ``paths``; ``mistakes`` are those of the settings."""
     from dataclasses import replace

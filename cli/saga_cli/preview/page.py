@@ -8,7 +8,7 @@ from html import escape
 from urllib.parse import quote
 
 from saga_cli.output import to_json
-from saga_cli.render.simulation import failure_table
+from saga_cli.render.simulation import describe_residue, failure_table
 from sagas.definition.diagnostics import Diagnostic
 from sagas.definition.model import Definition, StepDefinition
 from sagas.presentation.explain import (
@@ -149,8 +149,7 @@ def _fault(definition: Definition, cell: FailurePoint) -> str:
     notes = [
         f"{row['step']} waits for an operator, who may decide: {', '.join(row['decisions'])}" for row in cell.parked
     ]
-    left = {"effect_stays": "the effect stays", "effect_missing": "the effect is missing"}
-    notes += [f"{row['step']} at {row['system']}: {left.get(row['kind'], row['kind'])}" for row in cell.residue]
+    notes += [describe_residue(row) for row in cell.residue]
     order = f"<p>Undone, in this order:</p><ol>{undone}</ol>" if undone else "<p>Nothing is undone.</p>"
     return (
         f"<details><summary>{escape(cell.fault)}: the saga ends "

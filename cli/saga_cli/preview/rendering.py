@@ -89,19 +89,13 @@ def saga_name(file: Path) -> str | None:
 
 
 def _page(config: str, version: str, file: str | None) -> RenderedPage:
-    from saga_cli.definition_checks import check_files, relative_path
+    from saga_cli.definition_checks import check_files, read_settings, relative_path
     from saga_cli.preview.page import error_page, file_page, list_page
-    from saga_spark.settings import spark_settings
     from sagas.definition.loader import parse_text
-    from sagas.settings.loader import load_valid_settings
     from sagas.settings.trust import require_own
 
     try:
-        settings, mistakes = load_valid_settings(config)
-        try:
-            spark_settings(settings)
-        except UsageError as error:
-            mistakes.append(error)
+        settings, mistakes = read_settings(config)
         checked = check_files(settings, mistakes)
     except UsageError as error:
         return RenderedPage(error_page(error.message, error.help, version=version), [config], [])

@@ -172,10 +172,15 @@ def _print_residue(cells: Sequence[FailurePoint]) -> None:
     out.print(Text("Residues", style="bold"))
     for cell in bad:
         for row in cell.residue:
-            what = "the effect stays" if row["kind"] == "effect_stays" else "the effect is missing"
-            words = f"{cell.step}, {cell.fault}: {cell.state}, but {what}: {row['step']} at {row['system']}"
+            words = f"{cell.step}, {cell.fault}: {cell.state}, but {describe_residue(row)}"
             out.print(Text.assemble(("✖ ", "bold red"), words))
     out.print(Text("Guarded actions, and participants that honour the idempotency key, leave no residue.", style="dim"))
+
+
+def describe_residue(row: Mapping[str, Any]) -> str:
+    """A residue of a simulated run, as a clause."""
+    what = "the effect stays" if row["kind"] == "effect_stays" else "the effect is missing"
+    return f"{what}: {row['step']} at {row['system']}"
 
 
 def _print_summary(cells: Sequence[FailurePoint]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from saga_cli.context import global_options
-from saga_cli.definition_checks import check_files, relative_path
+from saga_cli.definition_checks import check_files, read_settings, relative_path
 from saga_cli.output import make_console, print_list, wants_json
 from sagas.errors import UsageError
 
@@ -28,16 +28,10 @@ def validate(
 
     With PATHs only their diagnostics are printed; nested definitions are looked up in the project.
     """
-    from saga_spark.settings import spark_settings
     from sagas.definition.diagnostic_formats import format_diagnostics
     from sagas.definition.diagnostics import with_warnings_as_errors
-    from sagas.settings.loader import load_valid_settings
 
-    settings, mistakes = load_valid_settings(global_options().config)
-    try:
-        spark_settings(settings)  # the worker would refuse them
-    except UsageError as error:
-        mistakes.append(error)
+    settings, mistakes = read_settings(global_options().config)
     checked = check_files(settings, mistakes, [Path(path) for path in paths or ()])
     files, diagnostics = checked.files, list(checked.diagnostics)
     if not files and not diagnostics:
