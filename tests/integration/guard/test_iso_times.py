@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +10,7 @@ import sqlalchemy as sa
 
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.parameters.iso_times import iso_problem, may_be_time
+from tests.helpers.quiet_cpu import is_short
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 from tests.integration.guard.test_exact_sql_numbers import perform
 
@@ -151,14 +151,15 @@ async def test_the_statement_may_read_another_form(database: GuardDatabase) -> N
 
 
 def test_no_text_takes_long() -> None:
-    began = time.process_time()
-    for text in (
-        "1" * 63 + "x",
-        "may1" * 15 + "x",
-        "1 " * 31 + "x",
-        "jan" * 21,
-        "2026-05-01 10:00" + " " * 100_000 + "x",
-    ):
-        may_be_time(text)
-        iso_problem(text, date=True, is_stored=False)
-    assert time.process_time() - began < 1
+    def read() -> None:
+        for text in (
+            "1" * 63 + "x",
+            "may1" * 15 + "x",
+            "1 " * 31 + "x",
+            "jan" * 21,
+            "2026-05-01 10:00" + " " * 100_000 + "x",
+        ):
+            may_be_time(text)
+            iso_problem(text, date=True, is_stored=False)
+
+    assert is_short(read, 1)

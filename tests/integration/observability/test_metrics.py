@@ -27,6 +27,7 @@ from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.poller_gauges import PollerGauges
 from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
 from sagas.project import Project
+from sagas.settings import Settings
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.helpers.waiting import until
@@ -153,11 +154,8 @@ async def test_parked_since_is_when_it_parked(shop: Shop) -> None:
 def test_the_page_lists_exactly_the_existing_metrics() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(saga_[a-z_]+)", page, flags=re.MULTILINE))
-    standing = SagaGauges.__new__(SagaGauges)
-    standing._values, standing._pauses, standing._breakers = None, (), {}
-    open_effects = OpenEffects.__new__(OpenEffects)
-    open_effects._open = None
-    nothing: Any = None
+    nothing: Any = None  # what is not refreshed reads nothing
+    standing, open_effects = SagaGauges(nothing, []), OpenEffects(nothing, Settings())
     gauges = (standing, open_effects, LockGauges("shop", nothing), PollerGauges(nothing, [], "sagas"))
     counted = {_exposed(metric.name, metric.type) for metric in WorkerMetrics().collect()}
     asked = {metric.name for metric in (metric for gauge in gauges for metric in gauge.collect())}

@@ -16,11 +16,9 @@ from sagas.definition.input_validation import validate_input
 from sagas.project import Project
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.quiet_cpu import quiet_seconds
 from tests.helpers.waiting import LIMIT
 from tests.integration.trust.conftest import Shop
-
-QUIET_LOOP = 0.04
-"""Seconds of CPU for a million additions on a machine that does nothing else."""
 
 WIDE = """
 saga: wide
@@ -85,18 +83,11 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         began = time.thread_time()
         completed = activate(self, activation)
         seconds = time.thread_time() - began
-        taken.append(seconds / max(1.0, loop_seconds() / QUIET_LOOP) if seconds > 0.5 else seconds)
+        taken.append(seconds if seconds < 0.5 else quiet_seconds(seconds))
         return completed
 
     monkeypatch.setattr(_workflow_instance._WorkflowInstanceImpl, "activate", measured)
     return taken
-
-
-def loop_seconds() -> float:
-    began, total = time.thread_time(), 0
-    for number in range(1_000_000):
-        total += number
-    return time.thread_time() - began
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,16 +14,11 @@ from sagas.protocol.outcomes import Outcome
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, is_omitted, limit_size
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.workflow.json_payloads import activity_result
+from tests.helpers.quiet_cpu import is_short, work_seconds
 from tests.unit.engine.machine.driver import MachineDriver, saga, step
 
 LIMIT = 1.0
 """Seconds of a workflow task."""
-
-TRIES = 3
-"""The CPU time of the same work differs by half on a machine that others use: the fastest counts."""
-
-QUIET_LOOP = 0.04
-"""Seconds of CPU for a million additions on a machine that does nothing else."""
 
 
 def filled(element: str, times: int) -> str:
@@ -55,26 +49,6 @@ SCHEMA = {
 }
 
 
-def slowness() -> float:
-    """How many times slower than a quiet one this machine is now; 1 or more."""
-    began, total = time.thread_time(), 0
-    for number in range(1_000_000):
-        total += number
-    return max(1.0, (time.thread_time() - began) / QUIET_LOOP)
-
-
-def seconds_of(work: Callable[[], object]) -> float:
-    began = time.thread_time()
-    work()
-    seconds = time.thread_time() - began
-    return seconds if seconds < 0.5 else seconds / slowness()
-
-
-def is_short(task: Callable[[], object]) -> bool:
-    """True if one of the tries stays below the limit."""
-    return any(seconds_of(task) < LIMIT for _ in range(TRIES))
-
-
 def driver(value: Any) -> MachineDriver:
     output = {"all": "${{ steps.a.result }}"}
     return MachineDriver(saga(step("a"), input=SCHEMA, output=output), input=value, hold={"a"}).start()
@@ -93,7 +67,7 @@ def answered(driven: MachineDriver, answer: str) -> MachineDriver:
 def test_no_answer_within_the_limits_makes_a_task_long(shape: str) -> None:
     answer = SHAPES[shape](MAX_RESULT_VALUES - 10)
     small = {"card": "secret-42", "list": [5, 12]}
-    assert is_short(lambda: answered(driver(small), answer))
+    assert is_short(lambda: answered(driver(small), answer), LIMIT)
     assert not is_omitted(answered(driver(small), answer).row("a")["result"])
 
 
@@ -101,14 +75,14 @@ def test_no_answer_within_the_limits_makes_a_task_long(shape: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_sensitive_input_makes_a_task_long(shape: str) -> None:
     value = decode_json(SHAPES[shape](MAX_INPUT_VALUES - 10))
-    assert is_short(lambda: answered(driver({"list": value}), '"x"'))
+    assert is_short(lambda: answered(driver({"list": value}), '"x"'), LIMIT)
 
 
 @pytest.mark.parametrize("element", ["{}", "1"])
 def test_an_answer_of_too_many_values_is_not_read(element: str) -> None:
     answer = filled(element, 400_000)
     driven = driver({"card": "secret-42"})
-    assert seconds_of(lambda: answered(driven, answer)) < 0.2
+    assert work_seconds(lambda: answered(driven, answer), enough=0.2) < 0.2
     reason = {"omitted": "unreadable", "reason": "it has more than 100,000 values"}
     assert driven.row("a")["result"] == reason
     assert limit_size(decode_json(answer)) == {"omitted": "values", "bytes": len(answer)}
