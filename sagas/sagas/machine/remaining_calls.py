@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import Operation, StepDefinition, is_nested
 from sagas.machine.compensations import current_alternate
 from sagas.machine.nested_names import possible_names
@@ -31,7 +32,8 @@ class RemainingCall:
 
     ``arguments``: as the definition writes them, those of the action for a short form. ``recorded``: they are those
     that an operator has given, or that are kept for a call, so they have values of the saga. The `name` of a nested
-    saga is None where nobody can tell it before the step begins.
+    saga is None where nobody can tell it before the step begins. ``restored``: the arguments of the action, for an
+    automatic compensation, which restores the rows that the action has changed.
     """
 
     step: str
@@ -39,6 +41,7 @@ class RemainingCall:
     operation: Operation
     arguments: Mapping[str, Any]
     recorded: bool = False
+    restored: Mapping[str, Any] | None = None
 
 
 def remaining_calls(run: SagaRun) -> list[RemainingCall]:
@@ -182,4 +185,5 @@ def _confirm(step: StepDefinition) -> Iterator[RemainingCall]:
 def _each(step: StepDefinition, role: CallRole, operations: tuple[Operation, ...]) -> Iterator[RemainingCall]:
     for operation in operations:
         arguments = step.do.with_ if operation.with_ is None else operation.with_
-        yield RemainingCall(step.id, role, operation, arguments or {})
+        restored = step.do.with_ if operation.uses == RESTORE else None
+        yield RemainingCall(step.id, role, operation, arguments or {}, restored=restored)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from saga_workers.client import Client
 from saga_workers.deploy.deploy_check import DeployCheck, check_deploy
+from saga_workers.runtime.databases import set_up_database
 from sagas import action
 from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
 from sagas.machine import calls
@@ -124,6 +127,49 @@ async def test_nested_sagas_and_notifications(temporal: TemporalServer, tmp_path
         assert await problems() == {"child, do: the saga small does not take its input: input needs `n`"}
         (folder / "small.saga.yaml").unlink()
         assert await problems() == {"child, do: there is no saga small"}
+
+
+STOCK = """
+saga: stock
+defaults: {connection: shop}
+steps:
+  - id: take
+    uses: sql
+    with: {run: update stock set free = free - 1}
+    compensate: {uses: sql, with: {run: update stock set free = free + 1}}
+  - {id: approval, uses: wait, with: {signal: go}}
+"""
+
+
+async def test_statements(temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_project(tmp_path / "project", temporal)
+    folder = tmp_path / "project"
+    (folder / "stock.saga.yaml").write_text(STOCK)
+    file = folder / "shop.db"
+    with (folder / "saga.toml").open("a") as settings:
+        settings.write(f'[connections.shop]\nurl = "sqlite:///{file}"\n')
+    project = Project(load_settings(config=str(folder / "saga.toml")))
+    await set_up_database(project.settings.sql_connection("shop"))
+    with closing(sqlite3.connect(file)) as shop:
+        shop.executescript("create table stock (free int); insert into stock values (1)")
+    async with running_worker(project) as client:
+        stock = (await client.start("stock", {})).id
+        await until(lambda: _waits(client, stock))
+    cli = CommandLine(folder, capsys, client)
+    good = await cli.saga("check-deploy")
+    assert (good.code, good.err) == (0, "")
+    with closing(sqlite3.connect(file)) as shop:
+        shop.executescript("alter table stock rename column free to available")
+    bad = await cli.saga("check-deploy")
+    what = "take, compensate: its statement on shop: SQLite cannot prepare it: no such column: free"
+    assert bad.code == 8
+    assert f"✖ stock: {what}; {stock}\n" in bad.out
+    assert "keep the earlier tables and columns beside the new ones" in bad.out
+    document = await cli.saga("--json", "check-deploy")
+    told = {"kind": "statement", "saga": "stock", "what": what, "ids": [stock], "count": 1}
+    assert (document.json["problems"], document.json["unchecked"]) == ([told], [])
+    with closing(sqlite3.connect(file)) as shop:
+        assert shop.execute("select available from stock").fetchall() == [(0,)]
 
 
 async def test_a_run_of_a_temporal_reset_is_replayed(temporal: TemporalServer, tmp_path: Path) -> None:

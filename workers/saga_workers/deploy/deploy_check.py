@@ -10,6 +10,7 @@ from temporalio.client import Client as Temporal
 
 from saga_workers.deploy.call_problems import call_problem
 from saga_workers.deploy.run_replays import replay_runs
+from saga_workers.deploy.statement_problems import StatementChecks, statement_checks
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.claimed_states import closed_view
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
@@ -27,14 +28,17 @@ from sagas.workflow.client_fields import MALFORMED
 _MAX_IDS = 10
 _MAX_REASON = 300
 
-ProblemKind = Literal["call", "replay"]
+ProblemKind = Literal["call", "replay", "statement"]
 
 _Item = TypeVar("_Item")
 
 
 @dataclass(slots=True)
 class DeployProblem:
-    """A problem of this build with sagas of one name. ``ids``: the first of them, ``count``: of all."""
+    """A problem of this build, or of a database, with sagas of one name.
+
+    ``ids``: the first of them, ``count``: of all.
+    """
 
     kind: ProblemKind
     saga: str
@@ -54,12 +58,16 @@ class DeployProblem:
 
 @dataclass(slots=True)
 class DeployCheck:
-    """The result. ``is_complete`` is False if there are more sagas than were to be checked."""
+    """The result. ``is_complete`` is False if there are more sagas than were to be checked.
+
+    ``unchecked``: statements that a database cannot prepare without running them.
+    """
 
     running: int = 0
     undoable: int = 0
     is_complete: bool = True
     problems: list[DeployProblem] = field(default_factory=list[DeployProblem])
+    unchecked: list[DeployProblem] = field(default_factory=list[DeployProblem])
 
     @property
     def checked(self) -> int:
@@ -72,6 +80,7 @@ class DeployCheck:
             "undoable": self.undoable,
             "complete": self.is_complete,
             "problems": [problem.to_json() for problem in self.problems],
+            "unchecked": [problem.to_json() for problem in self.unchecked],
         }
 
 
@@ -80,50 +89,72 @@ async def check_deploy(
 ) -> DeployCheck:
     """Check what the open sagas may still call, and the undos of the completed ones.
 
-    The runs of the project's task queue are replayed; sagas of which Temporal has no run are read from the ledger. At
-    most ``limit``, the open ones first. Raises SagaError, RPCError.
+    The runs of the project's task queue are replayed; sagas of which Temporal has no run are read from the ledger. The
+    databases prepare the statements of the calls. At most ``limit``, the open ones first. Raises SagaError, RPCError.
     """
     temporal, check = locator.temporal, DeployCheck()
-    problems: dict[tuple[str, str, str], DeployProblem] = {}
-
-    def note(kind: ProblemKind, saga: str, saga_id: str, what: str) -> None:
-        problems.setdefault((kind, saga, what), DeployProblem(kind, saga, what)).add(saga_id)
-
-    def note_calls(saga: str, saga_id: str, calls: Sequence[RemainingCall]) -> None:
-        for what in dict.fromkeys(_problems_of_calls(project, calls)):
-            note("call", saga, saga_id, what)
-        on_progress(f"{check.checked} sagas checked")
-
-    runs = _limited(check, _runs(temporal, project), limit)
-    async for replayed in replay_runs(temporal, project, runs):
-        run = replayed.run
-        if run.running:
-            check.running += 1
-        else:
-            check.undoable += 1
-        if replayed.failure is not None:
-            note("replay", run.workflow_type, run.id, _reason(str(replayed.failure)))
-        note_calls(run.workflow_type, run.id, replayed.calls)
-    if check.is_complete:
-        async for view, packed in _limited(check, _recorded_sagas(locator), limit - check.checked):
-            check.undoable += 1
-            try:
-                calls = Machine.restore(unpack_state(packed)).remaining_calls()
-            except MALFORMED as error:
-                note("replay", view.saga, view.id, _reason(f"its state in the ledger cannot be read: {error!r}"))
+    async with statement_checks(project) as statements:
+        problems = _Problems(project, statements)
+        runs = _limited(check, _runs(temporal, project), limit)
+        async for replayed in replay_runs(temporal, project, runs):
+            run = replayed.run
+            if run.running:
+                check.running += 1
             else:
-                note_calls(view.saga, view.id, calls)
-    check.problems = list(problems.values())
+                check.undoable += 1
+            if replayed.failure is not None:
+                problems.note("replay", run.workflow_type, run.id, _reason(str(replayed.failure)))
+            await problems.note_calls(run.workflow_type, run.id, replayed.calls)
+            on_progress(f"{check.checked} sagas checked")
+        if check.is_complete:
+            async for view, packed in _limited(check, _recorded_sagas(locator), limit - check.checked):
+                check.undoable += 1
+                try:
+                    calls = Machine.restore(unpack_state(packed)).remaining_calls()
+                except MALFORMED as error:
+                    what = _reason(f"its state in the ledger cannot be read: {error!r}")
+                    problems.note("replay", view.saga, view.id, what)
+                else:
+                    await problems.note_calls(view.saga, view.id, calls)
+                on_progress(f"{check.checked} sagas checked")
+    check.problems, check.unchecked = problems.certain, problems.unchecked
     return check
+
+
+class _Problems:
+    """The problems of the calls of sagas, those of several sagas as one."""
+
+    def __init__(self, project: Project, statements: StatementChecks) -> None:
+        self._project = project
+        self._statements = statements
+        self._by_text: dict[tuple[bool, ProblemKind, str, str], DeployProblem] = {}
+
+    @property
+    def certain(self) -> list[DeployProblem]:
+        return [problem for (is_certain, *_), problem in self._by_text.items() if is_certain]
+
+    @property
+    def unchecked(self) -> list[DeployProblem]:
+        return [problem for (is_certain, *_), problem in self._by_text.items() if not is_certain]
+
+    def note(self, kind: ProblemKind, saga: str, saga_id: str, what: str, *, is_certain: bool = True) -> None:
+        key = (is_certain, kind, saga, what)
+        self._by_text.setdefault(key, DeployProblem(kind, saga, what)).add(saga_id)
+
+    async def note_calls(self, saga: str, saga_id: str, calls: Sequence[RemainingCall]) -> None:
+        noted: dict[tuple[ProblemKind, str, bool], None] = {}
+        for call in calls:
+            place = f"{call.step}, {call.role}"
+            if (problem := call_problem(self._project, call)) is not None:
+                noted[("call", f"{place}: {problem}", True)] = None
+            for each in await self._statements.problems(call):
+                noted[("statement", f"{place}: {each.what}", each.is_certain)] = None
+        for kind, what, is_certain in noted:
+            self.note(kind, saga, saga_id, what, is_certain=is_certain)
 
 
 def _reason(text: str) -> str:
     return printable_line(shorten(text.partition("\n")[0], _MAX_REASON))
-
-
-def _problems_of_calls(project: Project, calls: Sequence[RemainingCall]) -> list[str]:
-    problems = ((call, call_problem(project, call)) for call in calls)
-    return [f"{call.step}, {call.role}: {problem}" for call, problem in problems if problem is not None]
 
 
 async def _runs(temporal: Temporal, project: Project) -> AsyncIterator[RunInfo]:

@@ -14,7 +14,7 @@ from sagas.text.printable import printable_line
 from sagas.text.shortening import counted
 
 if TYPE_CHECKING:
-    from saga_workers.deploy.deploy_check import DeployCheck
+    from saga_workers.deploy.deploy_check import DeployCheck, DeployProblem
     from saga_workers.location.locator import Locator
     from sagas.settings import Settings
 
@@ -26,8 +26,9 @@ def check_deploy(
 
     Run it with the new code, against the server where the old code runs. It replays the history of each saga on this
     build, and compares the actions, compensations, confirms and probes that the saga may still call with the registered
-    actions. It starts no saga and calls no participant. Exit code 8 if something would break, or if there are more
-    sagas than --limit, of which the others are not checked.
+    actions. The databases prepare the SQL of these calls. It starts no saga, calls no participant and executes none of
+    the statements. Exit code 8 if something would break, or if there are more sagas than --limit, of which the others
+    are not checked.
     """
 
     async def check(locator: Locator, settings: Settings) -> int:
@@ -44,10 +45,9 @@ def check_deploy(
 
 def _print(checked: DeployCheck, limit: int) -> None:
     for problem in checked.problems:
-        what = problem.what if problem.kind == "call" else f"the history does not replay: {problem.what}"
-        first = printable_line(problem.ids[0])
-        more = f" and {problem.count - 1} more" if problem.count > 1 else ""
-        echo(f"✖ {printable_line(problem.saga)}: {what}; {first}{more}")
+        echo(f"✖ {_line(problem)}")
+    for problem in checked.unchecked:
+        echo(f"· {_line(problem)}")
     runs = f"{counted(checked.running, 'open run', 'open runs')}, {checked.undoable} that can be undone"
     if not checked.is_complete:
         echo(f"✖ the check has ended at its limit of {limit}; further sagas were not checked")
@@ -58,7 +58,20 @@ def _print(checked: DeployCheck, limit: int) -> None:
     echo(f"· {runs}")
     if not checked.problems:
         return
-    if any(problem.kind == "call" for problem in checked.problems):
+    kinds = {problem.kind for problem in checked.problems}
+    if "call" in kinds:
         echo("  → keep the earlier action beside the new one until no saga calls it any more")
-    echo("  → or leave the old workers running until these sagas have ended; if they have a build id, the new ones get")
-    echo("    another: saga worker --deployment NAME --build-id ID    else another task_queue under [temporal]")
+    if kinds & {"call", "replay"}:
+        echo("  → or leave the old workers running until these sagas have ended; if they have a build id, the new ones")
+        echo("    get another: saga worker --deployment NAME --build-id ID    else another task_queue under [temporal]")
+    if "statement" in kinds:
+        echo(
+            "  → keep the earlier tables and columns beside the new ones until no saga needs them any more; old workers"
+        )
+        echo("    workers do not help, because they have the same database)")
+
+
+def _line(problem: DeployProblem) -> str:
+    what = f"the history does not replay: {problem.what}" if problem.kind == "replay" else problem.what
+    more = f" and {problem.count - 1} more" if problem.count > 1 else ""
+    return f"{printable_line(problem.saga)}: {printable_line(what)}; {printable_line(problem.ids[0])}{more}"
