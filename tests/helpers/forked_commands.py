@@ -39,8 +39,10 @@ PRELOADED = (
     "tests.helpers.freeze_gc",
 )
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(list(PRELOADED))
+FORK_SERVER = multiprocessing.get_context("forkserver")
+"""For all processes that tests fork: what the last caller lets it preload is all that any of them finds imported."""
+
+FORK_SERVER.set_forkserver_preload(list(PRELOADED))
 _one_at_a_time = threading.Lock()
 """An exit code can be read once, and each start looks at those of all."""
 
@@ -63,7 +65,7 @@ class ForkedCommand:
     ) -> None:
         path = [*filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *_path_of_a_new_python()]
         given = (list(words), str(folder), dict(env), path, str(log), str(errors or log), first)
-        self._process = _context.Process(target=_live, args=given, daemon=True)
+        self._process = FORK_SERVER.Process(target=_live, args=given, daemon=True)
         with _one_at_a_time:
             self._process.start()
         while self.poll() is None and not self._leads_a_group():

@@ -32,6 +32,16 @@ def test_one_module_starts_python() -> None:
     assert [start for file in files if file != OWNER for start in starts(file)] == []
 
 
+def test_one_helper_decides_what_the_fork_server_preloads() -> None:
+    """A second call would replace the first one's modules, and each forked command would import the engine anew."""
+    calls = [
+        file.relative_to(ROOT).as_posix()
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+        if ".set_forkserver_preload(" in file.read_text(encoding="utf-8") and file != Path(__file__)
+    ]
+    assert calls == ["tests/helpers/forked_commands.py"]
+
+
 def test_its_starts_do_not_search_the_working_folder() -> None:
     commands = list(starts(OWNER))
     assert commands

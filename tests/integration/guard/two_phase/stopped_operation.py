@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import time
@@ -17,11 +16,10 @@ from saga_activities.guard.sqlalchemy_transaction import SqlAlchemyTransaction
 from saga_activities.guard.two_phase import mysql, postgresql
 from saga_activities.guard.two_phase.participant import Preparation
 from sagas.settings import SqlConnection
+from tests.helpers.forked_commands import FORK_SERVER
 from tests.helpers.waiting import LIMIT
 
 Kind = Literal["do", "undo", "confirm", "seal"]
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
 
 
 class StoppedOperation:
@@ -30,8 +28,8 @@ class StoppedOperation:
     def __init__(
         self, kind: Kind, url: str, at: EntryKey, sku: str, statement: int, sent: signal.Signals, seconds: float = 10.0
     ) -> None:
-        self._answer, theirs = _context.Pipe(duplex=False)
-        self.process = _context.Process(
+        self._answer, theirs = FORK_SERVER.Pipe(duplex=False)
+        self.process = FORK_SERVER.Process(
             target=_perform, args=(theirs, kind, url, at, sku, statement, sent, seconds), daemon=True
         )
         self.process.start()
