@@ -348,10 +348,11 @@ async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_qu
 async def require_undoable(locator: Locator, saga_id: str) -> SagaView:
     """The view of a completed saga that can be undone. Raises RefusedError if it cannot, UsageError if unknown."""
     view = await with_accesses(locator, await read_view(locator, saga_id))
-    if view.state == "COMPENSATING" or (view.phase == "backward" and not view.ended_at):
+    is_undoing = view.state == "COMPENSATING" or (view.phase == "backward" and not view.ended_at)
+    if is_undoing and view.repeated_from is None:
         raise RefusedError(f"{saga_id} is already being undone", help=saga_command("watch", saga_id))
     if view.state != "COMPLETED":
-        before_commit = view.state not in FINAL_STATES and view.phase == "forward"
+        before_commit = view.state not in FINAL_STATES and view.can_be_cancelled
         doubt = f" as far as Temporal knows, and {view.incomplete}" if view.incomplete else ""
         raise RefusedError(
             f"{saga_id} is {view.state}{doubt}; only a COMPLETED saga can be undone",

@@ -145,9 +145,12 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
     if view.cancel_requested and state in ("RUNNING", "COMMITTED"):
         lines.append([("cancel requested", "yellow")])
     for savepoint in view.savepoints or ():
-        if savepoint.runs > 1:
-            text = f"run {savepoint.runs} of {savepoint.attempts} after the savepoint {savepoint.step}"
-            lines.append([(text, "yellow")])
+        where = f"the savepoint {savepoint.step}"
+        if savepoint.undoing is not None:
+            run = f"run {savepoint.runs + 1} of {savepoint.attempts}"
+            lines.append([(f"undone up to {where}, then what follows it runs again ({run})", "yellow")])
+        elif savepoint.runs > 1:
+            lines.append([(f"run {savepoint.runs} of {savepoint.attempts} after {where}", "yellow")])
     if view.paused and view.pause_text:
         held = f"; held back: {list_steps(view.paused.held)}" if view.paused.held else ""
         lines.append([(view.pause_text + held, "yellow")])

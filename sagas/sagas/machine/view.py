@@ -19,6 +19,7 @@ from sagas.machine.locking import row_locks
 from sagas.machine.sensitive_views import without_sensitive_values
 from sagas.machine.state import Entry, OperationState, SagaRun, shown_arguments
 from sagas.machine.undo.rollback import undo_refusal
+from sagas.machine.undo.savepoints import covered_steps
 from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import (
     DecisionView,
@@ -79,7 +80,12 @@ def build_view(run: SagaRun, *, reveal: bool = False) -> SagaView:
 
 def _savepoints(run: SagaRun) -> tuple[SavepointView, ...]:
     return tuple(
-        SavepointView(step=step.id, runs=run.steps[step.id].repetitions + 1, attempts=step.savepoint.attempts)
+        SavepointView(
+            step=step.id,
+            runs=run.steps[step.id].repetitions + 1,
+            attempts=step.savepoint.attempts,
+            undoing=tuple(covered_steps(run)) if run.savepoint == step.id else None,
+        )
         for step in run.definition.steps
         if step.savepoint is not None
     )

@@ -10,9 +10,15 @@ _UNDER_WAY = ("RUNNING", "UNKNOWN", "PARKED", "COMPENSATING", "CONFIRMING")
 
 
 def undone_steps(view: SagaView) -> tuple[list[str], list[str]]:
-    """The steps whose effect is undone, and those whose effect is still to be undone."""
+    """The steps whose effect is undone, and those whose effect is still to be undone.
+
+    A rollback that stops at a savepoint leaves out the steps before it.
+    """
     undone, remaining = [], []
+    covered = None if view.repeated_from is None else view.repeated_from.undoing
     for step in view.steps:
+        if covered is not None and step.step not in covered:
+            continue
         undo = step.compensation and step.compensation.state
         is_over = undo in ("DONE", "NOTHING_TO_UNDO")
         if (names := partly_undone(view, step.id)) is not None:

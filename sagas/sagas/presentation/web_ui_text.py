@@ -118,7 +118,7 @@ def _button_advice(view: SagaView) -> str:
     reset = "**Reset** runs the steps again under the same keys: guarded steps return their stored results."
     if view.phase == "committed":
         return f"Past the point of no return: **Cancel** is refused. {terminate} {reset}"
-    if view.phase == "backward":
+    if view.phase == "backward" and view.repeated_from is None:
         return f"It is being undone: **Cancel** changes nothing. {terminate} {reset}"
     return f"**Cancel** undoes what was done. {terminate} {reset}"
 

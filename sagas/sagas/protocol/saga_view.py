@@ -276,6 +276,11 @@ class SavepointView(JsonView):
     step: Annotated[str, "the step with the `savepoint`"]
     runs: Annotated[int, "the runs of what follows it, the current one included"]
     attempts: Annotated[int, "how many runs it allows"]
+    undoing: Annotated[
+        tuple[str, ...] | None,
+        "while a rollback stops at it: the steps that are undone and then run again",
+        OMITTED,
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,6 +446,17 @@ class SagaView(JsonView):
     def is_of_unsigned_run(self) -> bool:
         """True if no key that is here has signed what the run says; the view may be that of the ledger."""
         return is_doubt(self.incomplete or "")
+
+    @property
+    def repeated_from(self) -> SavepointView | None:
+        """The savepoint at which the rollback under way stops; None if there is no such rollback."""
+        return next((savepoint for savepoint in self.savepoints or () if savepoint.undoing is not None), None)
+
+    @property
+    def can_be_cancelled(self) -> bool:
+        """True before the commit point, also while a rollback stops at a savepoint."""
+        before_rollback = self.phase == "forward" or self.repeated_from is not None
+        return before_rollback and self.ended_at is None and not self.cancel_requested
 
     @property
     def blocked_steps(self) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from sagas.text.printable import printable_line
 MAX_FAILURES_READ = 200
 """Sagas whose reasons are read, the newest first; the others are counted by their states only."""
 
+_CONCURRENCY = 16
 _FAILED_STATES = ("COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
 _MESSAGE_LENGTH = 300
 
@@ -132,21 +134,25 @@ def unknown_batch_error(batch: str) -> UsageError:
     return UsageError(f"there is no batch {printable_line(batch)}", help="saga batch list    lists the ids")
 
 
-async def list_batches(temporal: Temporal, task_queue: str, limit: int) -> AsyncIterator[BatchEntry]:
+async def list_batches(temporal: Temporal, task_queue: str, limit: int) -> list[BatchEntry]:
     """The batches whose records Temporal has, newest first; of each its newest record."""
-    seen: set[str] = set()
+    newest: dict[str, RunInfo] = {}
     queue = keyword_condition("TaskQueue", task_queue)
     query = f"WorkflowType = '{BATCH_WORKFLOW}' AND {queue} AND ExecutionStatus != 'ContinuedAsNew'"
     async for run in list_runs(temporal, query):
-        if run.id in seen or run.task_queue != task_queue or not run.id.startswith(BATCH_PREFIX):
-            continue
-        seen.add(run.id)
-        record = await read_record(temporal, run.id.removeprefix(BATCH_PREFIX), run.run_id)
-        if record is None:
-            continue  # deleted since it was listed
-        yield BatchEntry(record, iso_time(run.start_time), iso_time(run.close_time))
-        if len(seen) >= limit:
-            return
+        if run.task_queue == task_queue and run.id.startswith(BATCH_PREFIX):
+            newest.setdefault(run.id, run)
+        if len(newest) >= limit:
+            break
+    gate = asyncio.Semaphore(_CONCURRENCY)
+
+    async def read(run: RunInfo) -> BatchEntry | None:
+        async with gate:  # a record whose worker does not answer takes its time
+            record = await read_record(temporal, run.id.removeprefix(BATCH_PREFIX), run.run_id)
+        return record and BatchEntry(record, iso_time(run.start_time), iso_time(run.close_time))
+
+    entries = await asyncio.gather(*map(read, newest.values()))
+    return [entry for entry in entries if entry is not None]  # the others were deleted since they were listed
 
 
 def sagas_of_batch(batch: str, task_queue: str, more: str | None = None) -> SagaFilter:

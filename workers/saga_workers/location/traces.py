@@ -39,6 +39,11 @@ MAX_SAGAS = 1_000
 """Sagas of one table that are looked up in Temporal: those that hold something are few."""
 
 _TIMEOUT = 15.0
+_EFFECT_ROWS = sa.select(
+    *(guard_table.c[name] for name in ("saga_id", "step", "generation", "op", "reason", "origin", "created_at")),
+    # Results of steps may be large, and tell nothing here.
+    sa.case((guard_table.c.op == "undo", guard_table.c.result)).label("result"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffec
                 continue
             async with engine.connect() as database:
                 values[connection.name] = stored_values_of(connection)
-                query = sa.select(guard_table).where(guard_table.c.saga_id == saga_id)
+                query = _EFFECT_ROWS.where(guard_table.c.saga_id == saga_id)
                 rows += [(connection.name, row) for row in await database.execute(query)]
     undos = {(row.step, row.generation): row.result for _, row in rows if row.op == "undo"}
     own_undos = {(row.step, row.generation) for _, row in rows if row.op == "own_undo"}

@@ -51,7 +51,7 @@ def list_command(
     async def find(client: Temporal, settings: Settings) -> list[BatchEntry]:
         from saga_workers.batch.batch_view import list_batches
 
-        return [list_batch async for list_batch in list_batches(client, settings.temporal.task_queue, limit)]
+        return await list_batches(client, settings.temporal.task_queue, limit)
 
     entries = with_client(find)
     print_list([entry.to_json() for entry in entries], human=_print_list)

@@ -26,8 +26,8 @@ class BatchPages:
         self._project = project
 
     async def show_all(self, _: Request, visitor: Visitor) -> Response:
-        listed = list_batches(self._project.locator.temporal, self._project.task_queue, _MAX_BATCHES)
-        entries = [entry async for entry in listed if self._is_shown(entry.record)]
+        listed = await list_batches(self._project.locator.temporal, self._project.task_queue, _MAX_BATCHES)
+        entries = [entry for entry in listed if self._is_shown(entry.record)]
         page = render(
             "batches.html",
             "Batches",
@@ -35,7 +35,7 @@ class BatchPages:
             place="batches",
             entries=entries,
             limit=_MAX_BATCHES,
-            is_full=len(entries) >= _MAX_BATCHES,
+            is_full=len(listed) >= _MAX_BATCHES,
         )
         return html_response(200, page)
 

@@ -10,9 +10,8 @@ def possible_requests(view: SagaView) -> tuple[Operation, ...]:
     """The requests to the whole saga: cancel, pause or resume."""
     if view.ended_at is not None or not _has_run(view):
         return ()
-    may_be_undone = view.phase == "forward" and not view.cancel_requested
     is_paused = view.paused is not None and view.paused.kind is None
-    return (*(("cancel",) if may_be_undone else ()), "resume" if is_paused else "pause")
+    return (*(("cancel",) if view.can_be_cancelled else ()), "resume" if is_paused else "pause")
 
 
 def parked_operation(view: SagaView, step: str | None) -> ParkedView | None:

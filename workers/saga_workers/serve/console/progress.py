@@ -25,11 +25,20 @@ def progress_of(view: SagaView) -> SagaProgress:
     """The progress of a saga whose steps are known."""
     if view.phase == "backward":
         undone, still = undone_steps(view)
-        return SagaProgress("Undone", undone, "Still to be undone", list(reversed(still)), "", ())
+        title = "Still to be undone" if view.repeated_from is None else "Undone next, then run again"
+        return SagaProgress("Undone", undone, title, list(reversed(still)), _repetition_note(view), ())
     done, remaining = done_steps(view)
     _, undoable = undone_steps(view)
     note, undoable = _undo_note(view), list(reversed(undoable))
     return SagaProgress("Done", done, "Remains to be done", remaining, note, undoable if note.endswith(":") else ())
+
+
+def _repetition_note(view: SagaView) -> str:
+    savepoint = view.repeated_from
+    if savepoint is None:
+        return ""
+    run = f"run {savepoint.runs + 1} of {savepoint.attempts}"
+    return f"Then what follows the savepoint {savepoint.step} runs again ({run}). A cancel would undo all steps."
 
 
 def _undo_note(view: SagaView) -> str:

@@ -104,7 +104,8 @@ def problems(story: Mapping[str, Any]) -> list[str]:
         for item in story["locks"].get("waits_for", ()):
             differences += _differs("waits_for", item, BLOCKER)
     for item in story.get("savepoints", ()):
-        differences += _differs("savepoints", item, SAVEPOINT)
+        undoing: dict[str, Check] = {"undoing": _is(list)} if "undoing" in item else {}
+        differences += _differs("savepoints", item, {**SAVEPOINT, **undoing})
     if story.get("reason") is not None:
         quotes: dict[str, Check] = {"quotes": lambda value: value is True} if "quotes" in story["reason"] else {}
         differences += _differs("reason", story["reason"], {**REASON, **quotes})
