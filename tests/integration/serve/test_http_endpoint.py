@@ -162,6 +162,28 @@ async def test_a_large_body_is_refused_unread(method: str, status: int) -> None:
         writer.close()
 
 
+@pytest.mark.parametrize(("method", "status"), [("POST", 405), ("GET", 400)])
+async def test_a_body_that_follows_its_head_does_not_cost_the_response(method: str, status: int) -> None:
+    """Closing the connection before it has come would reset it."""
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection(HOST, server.port)
+        writer.write(head(f"{method} /a HTTP/1.1", "Content-Length: 20000"))
+        await until(lambda: server.busy == 1)
+        for _ in range(2):
+            writer.write(b"x" * 10_000)
+            await writer.drain()
+        answer = await asyncio.wait_for(reader.read(), 20)
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+        writer.close()
+
+
+async def test_a_body_that_does_not_come_is_not_awaited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_LINGER", 0.1)
+    async with serving() as server:
+        answer = await raw(server, head("POST /a HTTP/1.1", "Content-Length: 5") + b"x")
+        assert answer.startswith(b"HTTP/1.1 405 ")
+
+
 async def test_a_request_is_refused_only_while_all_connections_are_being_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -246,8 +268,9 @@ async def test_an_invalid_or_used_address_gives_a_one_line_error() -> None:
             await HttpServer(f"{HOST}:{port}", nothing, option="--listen", description="the endpoint").__aenter__()
 
 
-async def test_a_response_before_the_body_was_read_closes_its_connection() -> None:
+async def test_a_response_before_the_body_has_come_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a client would send its next request over a connection that the server resets."""
+    monkeypatch.setattr(http_server, "_LINGER", 0.1)
 
     async def refuse(_: Request) -> Response:
         return error_response(404, "there is no such saga")
@@ -257,11 +280,11 @@ async def test_a_response_before_the_body_was_read_closes_its_connection() -> No
 
     app = http_app([Route("/none", refuse, methods=["POST"]), Route("/a", receive, methods=["POST"])], max_body_bytes=9)
     async with HttpServer("127.0.0.1:0", app, option="--listen", description="the API") as server:
-        closes: dict[str, bool] = {}
-        for path in ("/none", "/a"):
+        closes: dict[tuple[str, str], bool] = {}
+        for path, body in (("/none", "{"), ("/none", "{}"), ("/a", "{}")):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
-            closes[path] = b"connection: close" in head.lower()
+            writer.write(head(f"POST {path} HTTP/1.1", "Content-Length: 2") + body.encode())
+            answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+            closes[path, body] = b"connection: close" in answer.lower()
             writer.close()
-    assert closes == {"/none": True, "/a": False}
+    assert closes == {("/none", "{"): True, ("/none", "{}"): False, ("/a", "{}"): False}

@@ -14,6 +14,7 @@ from saga_cli.stop_signals import run_and_clean_up
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_lets_the_command_clean_up(number: int) -> None:
     cleaned: list[str] = []
+    earlier = signal.signal(number, signal.SIG_DFL)  # the tests may run under nohup
 
     async def command() -> None:
         try:
@@ -24,8 +25,11 @@ def test_a_signal_lets_the_command_clean_up(number: int) -> None:
             await asyncio.sleep(0)
             cleaned.append("copy")
 
-    with pytest.raises(SystemExit) as leaving:
-        run_and_clean_up(command())
+    try:
+        with pytest.raises(SystemExit) as leaving:
+            run_and_clean_up(command())
+    finally:
+        signal.signal(number, earlier)
     assert (leaving.value.code, cleaned) == (128 + number, ["copy"])
 
 

@@ -42,6 +42,9 @@ SHUTDOWN_GRACE = 5
 _LINGER = 1.0
 """Seconds that a refused client has to read why: closing at once would reset the connection while it still sends."""
 
+_MAX_DROPPED_BYTES = 256 * 1024
+"""Bytes of a body that are read and dropped for the same reason, within that time, before a response without it."""
+
 _CLOSE = {"Connection": "close"}
 
 
@@ -94,7 +97,9 @@ class RequestFilter:
     ``refusal``: the response to a request that the application may not see, None to any other. ``answered`` is called
     with the status of each response.
 
-    A response that begins before the body of its request was read says that it closes the connection: the server does,
+    A body that nothing has read is dropped before the response is sent, if it is small and comes soon: many clients
+    send it after the head, and a connection that is closed meanwhile would lose them the response. After a larger one,
+    or one that its client announces with `Expect`, the response says that it closes the connection: the server does,
     and a client that sent another request over it would get a reset.
     """
 
@@ -110,7 +115,8 @@ class RequestFilter:
         self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_body = scope["method"] == "POST"
+        names = {name for name, _ in scope["headers"]}
+        has_body = not names.isdisjoint((b"content-length", b"transfer-encoding"))
 
         async def receive_body() -> Message:
             nonlocal has_body
@@ -118,8 +124,17 @@ class RequestFilter:
             has_body = has_body and bool(message.get("more_body"))
             return message
 
+        async def drop_body() -> None:
+            size = 0
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LINGER):
+                    while has_body and size < _MAX_DROPPED_BYTES:
+                        size += len((await receive_body()).get("body", b""))
+
         async def send_and_tell(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if has_body and b"expect" not in names:
+                    await drop_body()
                 if has_body and all(name != b"connection" for name, _ in message["headers"]):
                     message["headers"].append((b"connection", b"close"))
                 if self._answered is not None:

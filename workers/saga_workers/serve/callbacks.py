@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,10 @@ from sagas.settings.signing_keys import SigningKeys
 
 _UPDATE_TIMEOUT = timedelta(seconds=12)
 """A worker must say in this time that the saga has the callback; otherwise the participant sends it again."""
+
+_PAUSES = (0.2, 0.5, 1.0)
+"""Seconds after which a callback is handed over again that its saga could not take: its run may just be continued as
+another one. After them the participant has to send it again."""
 
 _KEPT_HEADERS = ("content-type",)
 """The headers that a definition may read. Others may carry credentials, and the history of the saga keeps them."""
@@ -91,9 +96,11 @@ class CallbackReceiver:
         kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}
         message: dict[str, Any] = {"key": key, "response": {"headers": kept, "text": text}}
         message["signature"] = self._keys.sign("callback", message_content([saga_id], message))
-        receipt = await self._update(saga_id, message)
-        if receipt is None:
-            receipt = await self._update(saga_id + UNDO_SUFFIX, message)
+        for pause in (*_PAUSES, None):
+            receipt = await self._update(saga_id, message) or await self._update(saga_id + UNDO_SUFFIX, message)
+            if receipt != "busy" or pause is None:
+                break
+            await asyncio.sleep(pause)
         receipt = receipt or "late"
         if receipt in _REFUSALS:
             raise BadRequest(*_REFUSALS[receipt])
