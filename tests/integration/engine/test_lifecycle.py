@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from datetime import timedelta
 from functools import partial
 
@@ -225,24 +226,23 @@ async def test_sagas_run_next_to_a_user_workflow_in_the_sandbox(env: Environment
 async def test_a_running_saga_stays_on_its_build(env: Environment) -> None:
     definition = PLAIN.replace("      - {id: b,", "      - {id: w, uses: wait, with: {signal: go}}\n      - {id: b,")
     definition = definition.replace("unbook", "unwork").replace("book", "work")
-    async with env.serving(definition):
-        pass
-    assert env.project is not None
-    name = env.project.settings.temporal.task_queue
+    name = f"builds-{uuid.uuid4()}"
     first, second = WorkerDeploymentVersion(name, "1.0"), WorkerDeploymentVersion(name, "2.0")
     short = timedelta(seconds=1)
-    async with running_worker(env.project, deployment=first, grace=short) as client:
-        # Temporal has no task for a version that is not current, and says nothing.
-        assert await until(lambda: version_to_make_current(client.temporal, name)) == first
+    async with env.serving(definition, deployment=first, grace=short) as client:
         project = env.project
+        assert project is not None
+        queue = project.settings.temporal.task_queue
+        # Temporal has no task for a version that is not current, and says nothing.
+        assert await until(lambda: version_to_make_current(client.temporal, queue)) == first
         [result, *_] = await _check_pollers(client.temporal, project.settings, project)
         command = f"temporal worker deployment set-current-version --deployment-name {name} --build-id 1.0"
         assert (result.ok, result.help) == (False, command)
         await _make_current(client.temporal, first)
-        await until(lambda: _is_current(client.temporal, name))
+        await until(lambda: _is_current(client.temporal, queue))
         old = await begin(client, "plain")
         await until(lambda: "do a" in env.log())
-        async with running_worker(env.project, deployment=second, grace=short):
+        async with running_worker(project, deployment=second, grace=short):
             await _make_current(client.temporal, second)
             new = await begin(client, "plain")
             for saga in (old, new):

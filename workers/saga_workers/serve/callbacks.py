@@ -96,15 +96,20 @@ class CallbackReceiver:
         kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}
         message: dict[str, Any] = {"key": key, "response": {"headers": kept, "text": text}}
         message["signature"] = self._keys.sign("callback", message_content([saga_id], message))
-        for pause in (*_PAUSES, None):
-            receipt = await self._update(saga_id, message) or await self._update(saga_id + UNDO_SUFFIX, message)
-            if receipt != "busy" or pause is None:
+        receipt = await self._receipt(saga_id, message)
+        for pause in _PAUSES:
+            if receipt != "busy":
                 break
             await asyncio.sleep(pause)
-        receipt = receipt or "late"
+            receipt = await self._receipt(saga_id, message)
         if receipt in _REFUSALS:
             raise BadRequest(*_REFUSALS[receipt])
         return receipt
+
+    async def _receipt(self, saga_id: str, message: Mapping[str, Any]) -> str:
+        """Return what has become of the callback in the saga, or in the run that undoes it."""
+        receipt = await self._update(saga_id, message) or await self._update(saga_id + UNDO_SUFFIX, message)
+        return receipt or "late"
 
     async def _update(self, workflow_id: str, message: Mapping[str, Any]) -> str | None:
         """Return what has become of the callback in this workflow; None if it has ended, or does not exist."""
