@@ -11,7 +11,8 @@ from sagas.machine import calls
 from sagas.machine.compensations import current_alternate
 from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.messages import DecisionMade
-from sagas.protocol.saga_view import EntryOperation, ParkedOutputView
+from sagas.protocol.parked_rows_view import ParkedOutputView
+from sagas.protocol.saga_view import EntryOperation
 
 
 def output_fields(entry: Entry, operation: Operation) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from sagas.definition.model import Operation, StepDefinition
 from sagas.machine.builtin_actions import NESTED, child_saga_id, has_nested_undo
 from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.outcomes import Outcome
-from sagas.protocol.saga_view import ParkedRowView
+from sagas.protocol.parked_rows_view import ParkedRowView
 from sagas.sql_text.restoring_script import restoring_script
 from sagas.text.shortening import counted
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from html import escape
 
 from sagas.presentation.styled_text import GIVEN_BY_THE_RUN, Line
-from sagas.protocol.saga_view import ParkedRowView, ParkedView, SagaView
+from sagas.protocol.parked_rows_view import ParkedRowView
+from sagas.protocol.saga_view import ParkedView, SagaView
 from sagas.text.shortening import counted
 
 IMAGES = ("before", "after", "when it parked")

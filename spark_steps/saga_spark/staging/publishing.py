@@ -202,7 +202,7 @@ class OutputPublisher:
 
 
 def _remaining_output(row: OutputRow, conflict: UndoConflict) -> dict[str, Any]:
-    """The form of :class:`~sagas.protocol.saga_view.ParkedOutputView`, with the ``report`` of the sink."""
+    """The form of :class:`~sagas.protocol.parked_rows_view.ParkedOutputView`, with the ``report`` of the sink."""
     name = row.target.output
     system, place = output_place(row.spec)
     if conflict.target in (None, row.target):

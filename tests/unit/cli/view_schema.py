@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from jsonschema import Draft202012Validator
 
-from sagas.protocol import saga_view
+from sagas.protocol import parked_rows_view, saga_view
 from sagas.protocol.access_view import Timestamp
 from sagas.protocol.json_view import OMITTED, JsonView
 from sagas.protocol.saga_view import SagaView
@@ -54,7 +54,8 @@ def schema() -> dict[str, Any]:
 
 def _parts() -> list[type[JsonView]]:
     """All classes of the document, the document first."""
-    kinds = [SagaView, *(kind for kind in vars(saga_view).values() if isinstance(kind, type))]
+    values = [*vars(saga_view).values(), *vars(parked_rows_view).values()]
+    kinds = [SagaView, *(kind for kind in values if isinstance(kind, type))]
     kinds.sort(key=lambda kind: kind.__module__ != saga_view.__name__)  # its own before those that it imports
     return [name for name in dict.fromkeys(kinds) if issubclass(name, JsonView) and name is not JsonView]
 

@@ -1,4 +1,4 @@
-"""Which version of the workers is to be made current, by the polls that Temporal names."""
+"""The version of workers that is to be made current, by the polls that Temporal names."""
 
 from __future__ import annotations
 
