@@ -14,7 +14,7 @@ from typing import Any
 from sagas.bulk.batchable import may_wait, why_no_member, why_not_callable
 from sagas.bulk.happy_path import WHOLE_SAGA_TIMERS, HappyPath, HappyPathSaga, why_not_on_happy_path
 from sagas.bulk.held_chunks import HeldChunks, chunk_key
-from sagas.bulk.member import Member, PendingCall, end_of_call
+from sagas.bulk.member import Member, PendingCall, end_of_call, pending_call
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
 from sagas.expressions.limits import WorkMeter
@@ -36,11 +36,10 @@ from sagas.protocol.messages import (
     StartTimer,
     TimerFired,
 )
-from sagas.protocol.origin import MAX_ORIGIN, Origin
+from sagas.protocol.origin import Origin
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.saga_view import SagaView
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, size_problem
-from sagas.text.exact_json import encode_json
 
 MAX_ARGUMENTS_BYTES = 1024 * 1024
 """Bytes of the arguments of one chunk, as JSON."""
@@ -186,11 +185,12 @@ class BulkMachine:
         calls = self._chunks.pop(id)
         held = self._held.chunk_ended(calls[0].call, outcomes, at)
         for item, outcome in zip(calls, outcomes, strict=True):
-            member = self.members[item.saga_id]
-            pending = member.calls[item.call.id]
+            member, pending = self.members[item.saga_id], self._awaited(id, item)
+            if pending is None:
+                continue
             member.effect_recorded |= pending.call.op == "do" and outcome is not None and outcome.kind == "done"
             if outcome is None or held:
-                pending.performed = False
+                pending.chunk = None
                 pending.count_lost(attempt - 1)
                 pending.due_at = None
                 if pending.cancelled:
@@ -217,8 +217,14 @@ class BulkMachine:
         kind = "unknown" if outcome.not_started else outcome.kind
         outcome = replace(outcome, kind=kind, not_started=False, attempt=attempts)
         for item in calls:
-            self.members[item.saga_id].calls[item.call.id].unknown += attempts - 1
+            if (pending := self._awaited(id, item)) is not None:
+                pending.unknown += attempts - 1
         return self.chunk_ended(id, [outcome] * len(calls), at)
+
+    def _awaited(self, chunk: int, item: ChunkCall) -> PendingCall | None:
+        """The call of an item of a chunk; None if its saga does not wait for it any more."""
+        pending = self.members[item.saga_id].calls.get(item.call.id)
+        return pending if pending is not None and pending.chunk == chunk else None
 
     def woken(self, at: float) -> list[BulkCommand]:
         """The time of a :class:`Wake` has come."""
@@ -356,7 +362,7 @@ class BulkMachine:
                 if (reason := why_not_callable(command)) is not None:
                     self._leave(member, reason)
                 elif member.why_leaving is None:
-                    self._start_call(member, _pending(member, command, at), at)
+                    self._start_call(member, pending_call(member, command, at), at)
             case StartTimer():
                 waits = command.id not in WHOLE_SAGA_TIMERS
                 if not member.is_active:
@@ -383,12 +389,12 @@ class BulkMachine:
         self._apply(member, CallEnded(call.id, failed, at, 0))
 
     def _cancel(self, member: Member, id: str, at: float) -> None:
-        """Do not start a call, or do not repeat it; one that is performed ends by itself."""
+        """Do not start a call, or do not repeat it; one that is performed ends by itself. A read is not awaited."""
         pending = member.calls.get(id)
         if pending is None:
             return
         pending.cancelled = True
-        if not pending.performed:
+        if not pending.performed or pending.call.reads:
             self._end_cancelled(member, pending, at)
 
     def _end_cancelled(self, member: Member, pending: PendingCall, at: float) -> None:
@@ -396,7 +402,11 @@ class BulkMachine:
         del member.calls[id]
         member.retries.pop(id, None)
         self._withdraw(pending)
-        if pending.attempts == 0:
+        if pending.performed:
+            pending.count_lost(1)
+            unknown = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
+            end = end_of_call(pending, unknown, at)
+        elif pending.attempts == 0:
             failure = Failure("Cancelled", "it was cancelled before it started")
             end = CallEnded(id, Outcome("failed", failure=failure, attempt=1, retryable=False), at, 0)
         else:
@@ -448,7 +458,7 @@ class BulkMachine:
             for member in self.members.values()
             if member.finish is not None and not member.recorded and not member.has_left
         )
-        if ended and not self._recording and not self._chunks:
+        if ended and not self._recording and not any(map(self._is_awaited, self._chunks)):
             self._recording = True
             commands.append(Record(ended))
         dues = [due for member in self.members.values() for due in member.due_times]
@@ -457,6 +467,9 @@ class BulkMachine:
             self._wake_at = due
             commands.append(Wake(max(0.0, due - at)))
         return commands
+
+    def _is_awaited(self, chunk: int) -> bool:
+        return any(self._awaited(chunk, item) is not None for item in self._chunks[chunk])
 
     def _make_chunks(self, at: float) -> Iterator[PerformChunk]:
         ready, self._ready = self._ready, {}
@@ -470,7 +483,6 @@ class BulkMachine:
                 if calls and (len(calls) == self._chunk_size or size + pending.size > MAX_ARGUMENTS_BYTES):
                     yield self._chunk(calls)
                     calls, size = [], 0
-                pending.performed = True
                 calls.append(ChunkCall(member.id, pending.call, pending.attempts, pending.origin))
                 size += pending.size
             if calls:
@@ -479,21 +491,6 @@ class BulkMachine:
     def _chunk(self, calls: Sequence[ChunkCall]) -> PerformChunk:
         self._chunk_number += 1
         self._chunks[self._chunk_number] = tuple(calls)
+        for item in calls:
+            self.members[item.saga_id].calls[item.call.id].chunk = self._chunk_number
         return PerformChunk(self._chunk_number, tuple(calls))
-
-
-def _pending(member: Member, call: Call, at: float) -> PendingCall:
-    size = _size(call)
-    if call.op != "do" or member.effect_recorded:
-        return PendingCall(call, at, size)
-    origin = member.progress.origin()
-    input_size = len(encode_json(origin.input)) if origin.has_input else 0
-    if size + input_size > MAX_ORIGIN:
-        origin, input_size = replace(origin, input=None, has_input=False), 0
-    return PendingCall(call, at, size + input_size, origin)
-
-
-def _size(call: Call) -> int:
-    """Bytes of the arguments of a call, as JSON, with those of the action that undoes a confirmed effect."""
-    confirmed = call.guard.confirmed if call.guard is not None else None
-    return len(encode_json(call.arguments)) + (len(encode_json(confirmed[1])) if isinstance(confirmed, tuple) else 0)

@@ -11,8 +11,9 @@ from sagas.definition.model import Retry, backoff
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call, CallEnded, Command, Finish, MachineEvent
-from sagas.protocol.origin import Origin
+from sagas.protocol.origin import MAX_ORIGIN, Origin
 from sagas.protocol.outcomes import Outcome
+from sagas.text.exact_json import encode_json
 
 MAX_INFRASTRUCTURE_ERRORS = 3
 MAX_UNKNOWN_ATTEMPTS = 2
@@ -41,9 +42,14 @@ class PendingCall:
     uncharged: int = 0
     last: Outcome | None = None
     due_at: float | None = None
-    performed: bool = False
-    """True while a call of the saga is part of a chunk."""
+    chunk: int | None = None
+    """The number of the chunk that performs it; None while none does."""
     cancelled: bool = False
+
+    @property
+    def performed(self) -> bool:
+        """True while it is part of a chunk."""
+        return self.chunk is not None
 
     def count_lost(self, attempts: int) -> None:
         """Count attempts of its chunk that gave no answer."""
@@ -118,7 +124,7 @@ class Member:
 
         Between the attempts of a call Temporal decides for a saga with a workflow of its own; the rules are the same.
         """
-        pending.performed = False
+        pending.chunk = None
         if pending.attempts and outcome.not_started:
             # An earlier attempt was started, and may have had its effect.
             kind = "unknown" if pending.unsure else "failed"
@@ -174,3 +180,21 @@ def end_of_call(pending: PendingCall, outcome: Outcome, at: float) -> CallEnded:
     clean = attempt > 1 and not pending.unsure
     ended = outcome if outcome.attempt == attempt else replace(outcome, attempt=attempt, nothing_before=clean)
     return CallEnded(pending.call.id, ended, at, attempts)
+
+
+def pending_call(member: Member, call: Call, at: float) -> PendingCall:
+    """A call that begins now, with the origin of its saga if no effect of it has that yet."""
+    size = _size(call)
+    if call.op != "do" or member.effect_recorded:
+        return PendingCall(call, at, size)
+    origin = member.progress.origin()
+    input_size = len(encode_json(origin.input)) if origin.has_input else 0
+    if size + input_size > MAX_ORIGIN:
+        origin, input_size = replace(origin, input=None, has_input=False), 0
+    return PendingCall(call, at, size + input_size, origin)
+
+
+def _size(call: Call) -> int:
+    """Bytes of the arguments of a call, as JSON, with those of the action that undoes a confirmed effect."""
+    confirmed = call.guard.confirmed if call.guard is not None else None
+    return len(encode_json(call.arguments)) + (len(encode_json(confirmed[1])) if isinstance(confirmed, tuple) else 0)

@@ -44,7 +44,7 @@ def encode_chunk(calls: Sequence[ChunkCall], saga: str) -> dict[str, Any]:
         "op": first.op,
         "timeout": first.timeout,
         "guard": encode_guard(replace(guard, known_done=False, confirmed=None, forward_hash=None)),
-        **({"reads": True} if first.reads else {}),
+        **({"reads": True} if first.refuses_writes else {}),
         **({"own_retry": True} if first.own_retry else {}),
         **_shared_origin(calls),
         "arguments": shared,

@@ -113,7 +113,6 @@ def _forward_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
         cancellable=not step.pivot,
         at_most_once=retries.is_single_attempt(step),
         returns_failure=retries.returns_failure(run, entry),
-        reads=is_read(step) and operation.uses == "sql",
     )
 
 
@@ -339,7 +338,7 @@ def _new_call(
     if op == "undo" and entry.undo is not None and not engine:
         number = entry.undo.alternate
     believed = believed_promises(run, operation)
-    remembers_rejections = believed.remembers_rejections or is_read(step) or op == "probe"
+    reads = op == "probe" or is_read(step)
     usual: dict[str, Any] = {
         "retry": retries.with_at_least_one_attempt(operation.retry),
         "heartbeat": operation.heartbeat,
@@ -348,7 +347,8 @@ def _new_call(
         "fairness_key": _fairness_key_or_none(run, entry, flight),
         "local": engine or operation.local,
         "cancellable": op in ("do", "probe"),
-        "remembers_rejections": not operation.guarded and remembers_rejections,
+        "remembers_rejections": not operation.guarded and (believed.remembers_rejections or reads),
+        "reads": reads,
         "own_retry": operation.own_retry and not retries.is_retried_without_limit(run, step, op),
         "sensitive_texts": run.plan.sensitive_texts(run.input),
     }

@@ -247,7 +247,7 @@ class Call:
     ``at_most_once``: the platform must not retry this attempt on its own.
     ``returns_failure``: nor one that certainly had no effect, if it is the first of the call. The machine repeats it.
     ``remembers_rejections``: a rejection holds for all attempts of the key, so the platform makes no further one.
-    ``reads``: the action is SQL of a step without an effect, so the database refuses its writes.
+    ``reads``: it has no effect, so nobody has to know how it ends.
     ``own_retry``: `retry` is written at the operation, and its `max_attempts` counts here.
     ``sensitive_texts``: texts that no message may quote, the `x-sensitive` values of the input.
     """
@@ -279,6 +279,11 @@ class Call:
     own_retry: bool = False
     sensitive_texts: tuple[str, ...] = ()
     delay: float = 0.0
+
+    @property
+    def refuses_writes(self) -> bool:
+        """True for the SQL of a step without an effect, of which the database must refuse every write."""
+        return self.reads and self.op == "do" and self.action == "sql"
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, A
             envelope["deaf"] = True
         if beats:
             envelope["beats"] = True
-        if call.reads:
+        if call.refuses_writes:
             envelope["reads"] = True
         if call.own_retry:
             envelope["own_retry"] = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -53,6 +53,14 @@ EVENT_LOOP_TURNS = 8
 """Turns of the event loop from an activity's result to the code that awaits it; it takes four."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Abandonable:
+    """An activity whose end is not awaited once it is cancelled: from ``grace`` later on, which sets ``over``."""
+
+    grace: timedelta
+    over: asyncio.Future[None]
+
+
 class ActivityCalls:
     """The activities of one run."""
 
@@ -62,7 +70,7 @@ class ActivityCalls:
         self._context = context
         self._running: dict[str, workflow.ActivityHandle[Any]] = {}
         self._cancelled: set[str] = set()
-        self._grace: dict[str, asyncio.Future[None]] = {}
+        self._abandonable: dict[str, _Abandonable] = {}
         self._abandoned: dict[str, int] = {}
         self._cancelling: set[str] = set()
         self._answers = 0
@@ -111,10 +119,7 @@ class ActivityCalls:
             heartbeat = GUARDED_HEARTBEAT_TIMEOUT if beats else call.heartbeat
             handle = self._start_activity(call, payload, heartbeat)
             started = latest_call()
-            if _can_be_abandoned(call):
-                value = await self._await_reply(handle, call.id)
-            else:
-                value = await self._await_worker(handle, call, lambda: self._start_activity(call, payload, heartbeat))
+            value = await self._await_worker(handle, call, lambda: self._start_activity(call, payload, heartbeat))
         except FailureError as error:
             if is_ours:
                 outcome = outcome_of_failure(
@@ -184,30 +189,33 @@ class ActivityCalls:
         """Await the result of a call. While no worker takes it, it waits without limit, unless its author sets one."""
         while True:
             try:
-                return await handle
+                return await self._await_result(handle, call)
             except ActivityError as error:
                 is_limited = call.retry.give_up_after is not None or call.execution == "local"
                 if is_limited or call.id in self._cancelled or not _waited(error):
                     raise
             handle = start_again()
 
-    async def _await_reply(self, handle: workflow.ActivityHandle[Any], id: str) -> Any:
-        """Await the result of a request's attempt. Raises CancelledError when the attempt is abandoned."""
-        grace_over = self._grace[id] = asyncio.get_running_loop().create_future()
-        await workflow.wait([handle, grace_over], return_when=asyncio.FIRST_COMPLETED)
-        del self._grace[id]
-        self._context.tasks.cancel(_grace_timer(id))
+    async def _await_result(self, handle: workflow.ActivityHandle[Any], call: Call) -> Any:
+        """Await the result of an activity. Raises CancelledError when it is abandoned."""
+        grace = _grace(call)
+        if grace is None:
+            return await handle
+        waiting = self._abandonable[call.id] = _Abandonable(grace, asyncio.get_running_loop().create_future())
+        await workflow.wait([handle, waiting.over], return_when=asyncio.FIRST_COMPLETED)
+        del self._abandonable[call.id]
+        self._context.tasks.cancel(_grace_timer(call.id))
         if handle.done():
             return handle.result()
-        self._abandoned[id] = self._abandoned.get(id, 0) + 1
+        self._abandoned[call.id] = self._abandoned.get(call.id, 0) + 1
         handle.add_done_callback(lambda late: late.cancelled() or late.exception())  # avoids "never retrieved" warnings
         raise asyncio.CancelledError
 
-    async def _end_grace(self, id: str) -> None:
-        await workflow.sleep(REPLY_GRACE, summary=limit_summary(f"wait for the reply to {id}"))
+    async def _end_grace(self, id: str, grace: timedelta) -> None:
+        await workflow.sleep(grace, summary=limit_summary(f"wait for the reply to {id}"))
         self._context.tasks.discard(_grace_timer(id))
-        if id in self._grace:
-            self._grace[id].set_result(None)
+        if id in self._abandonable:
+            self._abandonable[id].over.set_result(None)
 
     async def _cancel_activity(self, id: str) -> None:
         """Cancel an attempt, unless its result arrived in the same workflow task as the reason to cancel.
@@ -222,8 +230,11 @@ class ActivityCalls:
         if handle is not None:
             self._cancelling.add(id)
             handle.cancel()
-            if id in self._grace:
-                self._context.tasks.start(_grace_timer(id), self._end_grace(id))
+            waiting = self._abandonable.get(id)
+            if waiting is not None and waiting.grace:
+                self._context.tasks.start(_grace_timer(id), self._end_grace(id, waiting.grace))
+            elif waiting is not None and not waiting.over.done():
+                waiting.over.set_result(None)
 
     def _end(self, id: str, outcome: Outcome, attempts: int | None) -> None:
         self._context.tasks.discard(id)
@@ -260,9 +271,17 @@ def _grace_timer(id: str) -> str:
     return f"timer grace of {id}"
 
 
-def _can_be_abandoned(call: Call) -> bool:
-    """True for a request: no worker holds its attempt, and the undo of its command may be sent at any time."""
-    return call.cancellable and call.action == REQUEST and call.op == "do"
+def _grace(call: Call) -> timedelta | None:
+    """How long after its cancel an activity is awaited; None: until its end, which says what to undo.
+
+    Nothing depends on the end of a read. No worker holds the attempt of a request, and the undo of its command may be
+    sent at any time. A local activity ends with its workflow task.
+    """
+    if call.execution == "local" or not call.cancellable:
+        return None
+    if call.reads:
+        return timedelta(0)
+    return REPLY_GRACE if call.action == REQUEST and call.op == "do" else None
 
 
 def _beats(call: Call) -> bool:

@@ -29,9 +29,12 @@ from sagas.machine.internal_events import (
 )
 from sagas.machine.locking import locks
 from sagas.machine.parked_rows import rows_left_to
-from sagas.machine.state import FORWARD_CALLS, Entry, Flight, OperationState, SagaRun
+from sagas.machine.state import FORWARD_CALLS, Entry, Flight, LookupPurpose, OperationState, SagaRun
 from sagas.machine.undo import given_up_pivot, savepoints
 from sagas.protocol.outcomes import Outcome
+
+_ASKED_AGAIN: tuple[LookupPurpose, ...] = ("retry", "end", "continue", "skip", "again")
+"""Purposes of a probe that a rollback ends: it probes again when it comes to the step."""
 
 
 def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None = None) -> None:
@@ -110,7 +113,7 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
     if entry is None:
         return
     if flight.kind == "call":
-        if flight.call_kind == "do":
+        if flight.call_kind == "do" or (flight.call_kind == "probe" and flight.purpose in _ASKED_AGAIN):
             run.cancel_call(flight)
     elif flight.kind == "saga":
         if not flight.cancelled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record
 from sagas.definition.analysis.step_graph import ExecutionPlan
@@ -10,6 +11,15 @@ from sagas.definition.model import Compensation, Definition, Operation, StepDefi
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call, CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
+
+
+def reading_machine() -> BulkMachine:
+    """The second step only reads."""
+    bulk = bulk_machine()
+    deposit, rest = bulk.definition.steps
+    steps = (deposit, replace(rest, kind="read", compensate=None))
+    definition = replace(bulk.definition, steps=steps)
+    return BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=10)
 
 
 def bulk_machine(*, parallel: bool = False) -> BulkMachine:
@@ -122,3 +132,29 @@ def test_one_that_a_lost_attempt_may_have_performed_is_made_sure_of() -> None:
     bulk.chunk_ended(deposit.id, [refused], 1.0)
     [again] = [command for command in bulk.chunk_ended(rest.id, [None], 2.0, 2) if isinstance(command, PerformChunk)]
     assert [item.call.op for item in again.calls] == ["seal"]
+
+
+def test_a_read_is_not_awaited() -> None:
+    bulk, done = reading_machine(), Outcome.done({}, attempt=1)
+    deposit = chunk_of(bulk.start([NewSaga(f"order-{n}", {}, {}) for n in (1, 2)], 0.0))
+    read = chunk_of(bulk.chunk_ended(deposit.id, [done] * 2, 1.0))
+    undo = chunk_of(bulk.cancel(CancelRequested(2.0, who="me"), ["order-1"]))
+    assert [(item.saga_id, item.call.op) for item in undo.calls] == [("order-1", "undo")]
+    assert bulk.chunk_ended(undo.id, [done], 3.0) == []
+    assert bulk.counts() == {"COMPENSATED": 1, "RUNNING": 1}
+    assert bulk.chunk_ended(read.id, [done] * 2, 4.0) == [Record(("order-1", "order-2"))]
+    assert bulk.counts() == {"COMPENSATED": 1, "COMPLETED": 1}
+    [step] = [step for step in bulk.view("order-1").steps if step.id == "rest"]
+    assert (step.state, step.result) == ("UNKNOWN", None)
+
+
+def test_an_end_is_recorded_while_a_read_that_nobody_awaits_hangs() -> None:
+    bulk, done = reading_machine(), Outcome.done({}, attempt=1)
+    deposit = chunk_of(bulk.start([NewSaga("order-1", {}, {})], 0.0))
+    read = chunk_of(bulk.chunk_ended(deposit.id, [done], 1.0))
+    undo = chunk_of(bulk.cancel(CancelRequested(2.0)))
+    assert bulk.chunk_ended(undo.id, [done], 3.0) == [Record(("order-1",))]
+    bulk.recorded(["order-1"], 4.0)
+    assert bulk.finished
+    lost = Outcome("unknown", failure=Failure("Timeout", "no answer"))
+    assert bulk.chunk_lost(read.id, lost, 5.0, 2) == []
