@@ -59,8 +59,8 @@ class EncodedRecord(NamedTuple):
 class DecodedRecord:
     """A record as a consumer has read it.
 
-    ``id`` is the CloudEvents ``id``, or ``topic/partition/offset`` for records without one; ``timestamp`` is seconds
-    since the epoch, None if the broker gives none. ``headers``: see :func:`decode_headers`.
+    ``id`` is the CloudEvents ``id``, or ``topic/partition/offset`` for records without one; ``timestamp`` is
+    milliseconds since the epoch, None if the broker gives none. ``headers``: see :func:`decode_headers`.
     """
 
     topic: str
@@ -70,7 +70,7 @@ class DecodedRecord:
     value: Any
     key: str | None = None
     headers: Mapping[str, str | None] = field(default_factory=dict)
-    timestamp: float | None = None
+    timestamp: int | None = None
 
     @property
     def type(self) -> str | None:
@@ -129,7 +129,12 @@ def _common_headers(type: str, source: str, step: str | None) -> Sequence[tuple[
 
 @lru_cache(1024)
 def _time_header(millisecond: int) -> tuple[str, bytes]:
-    return "ce_time", b"%b.%03dZ" % (_format_second(millisecond // 1000), millisecond % 1000)
+    return "ce_time", format_time(millisecond)
+
+
+def format_time(millisecond: int) -> bytes:
+    """RFC 3339 in UTC of milliseconds since the epoch."""
+    return b"%b.%03dZ" % (_format_second(millisecond // 1000), millisecond % 1000)
 
 
 @lru_cache(1024)
@@ -173,7 +178,7 @@ def decode(message: Message) -> DecodedRecord:
         value=value,
         key=key,
         headers=headers,
-        timestamp=milliseconds / 1000 if kind else None,
+        timestamp=milliseconds if kind else None,
     )
 
 

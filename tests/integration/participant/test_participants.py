@@ -157,6 +157,10 @@ async def test_what_is_promised_over_http(
         # Other arguments under a key that was done: no rejection, which would say that nothing happened.
         assert (await send("do", d))[0] == 400
         assert (await send("do", "", TRIP))[0] == 400
+        # What is not one key is none: two of them could be taken for one.
+        for given in (["x%ff"], ["x%fe"], ["x", "y"]):
+            answer = await client.post("/do", json=TRIP, headers=[("Idempotency-Key", key) for key in given])
+            assert (answer.status_code, "must be one key" in answer.text) == (400, True)
         assert (await send("do", e, {"trip": "t"}))[0] == 422
         assert (await send("do", e, [1]))[0] == 422
         assert (await send("do", f, {"trip": "forgotten", "seats": 1}))[0] == 500

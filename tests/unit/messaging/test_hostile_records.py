@@ -8,6 +8,7 @@ import math
 import resource
 import time
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -124,6 +125,10 @@ def test_a_record_is_decoded_or_refused_with_a_reason(arrived: Any) -> None:
         assert json_problem(message.value) is None
         assert decode_json(encode_json(message.value)) == message.value
         assert message.timestamp <= "9999-12-31T23:59:59.999Z"
+        kind, milliseconds = arrived.timestamp()
+        if kind:  # a binary float has no room for the milliseconds of far years
+            since_1970 = datetime.fromisoformat(message.timestamp) - datetime(1970, 1, 1, tzinfo=UTC)
+            assert since_1970 // timedelta(milliseconds=1) == milliseconds
     storable = [record.id, *(text for text in record.headers.values() if text is not None)]
     assert all("\0" not in text and text.encode() is not None for text in storable)
     assert len(record.id) <= 200

@@ -83,7 +83,11 @@ class _HttpParticipant:
 
     async def _perform(self, op: CommandOp, request: Request, body: Any) -> Response:
         name = _KEY_HEADERS[op]
-        key = unquote(request.headers.get(name, ""))
+        sent = set(request.headers.getlist(name))
+        try:
+            [key] = {unquote(header, errors="strict") for header in sent} or {""}
+        except ValueError:
+            return error_response(400, f"the header {name} must be one key, percent-encoded UTF-8, not {sorted(sent)}")
         if op == "probe" and not key and isinstance(body, dict):
             key = str(body.get("key") or "")
         try:

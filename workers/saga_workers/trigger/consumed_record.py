@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from saga_activities.kafka.record_codec import MalformedRecord, RawHeaders, decode, decode_headers, raw_headers
+from saga_activities.kafka.record_codec import (
+    MalformedRecord,
+    RawHeaders,
+    decode,
+    decode_headers,
+    format_time,
+    raw_headers,
+)
 from saga_workers.trigger.delivery import Delivery
 from sagas.actions.consumers import Message, message_id
 from sagas.actions.message_headers import readable_headers
@@ -86,6 +92,5 @@ class ConsumedRecord:
             raise MalformedRecord(self.malformed)
         read = decode(self._message)
         self._digest = self._digest or arguments_hash({"key": read.key, "value": read.value})
-        timestamp = datetime.fromtimestamp(read.timestamp or 0, UTC).isoformat(timespec="milliseconds")
-        when = timestamp.replace("+00:00", "Z")
+        when = format_time(read.timestamp or 0).decode()
         return Message(self.id, self.topic, self.partition, self.offset, when, read.key, read.value, read.headers)

@@ -29,6 +29,14 @@ OWN_RESET = {"auto.offset.reset": "error"}
 """The reader resets positions itself, and says so."""
 
 
+class PartitionMissing(KafkaOperationError):
+    """The brokers do not name a partition: it has just been added, or the topic was created again with fewer ones."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        super().__init__(f"Kafka: {topic}[{partition}] is not there; try again")
+        self.partition = partition
+
+
 @dataclass(frozen=True, slots=True)
 class AssignedPosition:
     """The position at which a member begins to read a partition, its mark, and the end of the partition then."""
@@ -128,7 +136,7 @@ def _watermarks(cluster: KafkaAdmin, position: Any) -> tuple[int, int]:
     """The ends of a partition. The client of a read_committed member would take the last stable offset for the end."""
     bounds = cluster.offsets(position.topic).get(position.partition)
     if bounds is None:
-        raise KafkaOperationError(f"Kafka: {position.topic}[{position.partition}] has no leader yet; try again")
+        raise PartitionMissing(position.topic, position.partition)
     return bounds.log_start, bounds.high_watermark
 
 

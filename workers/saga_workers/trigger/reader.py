@@ -33,6 +33,7 @@ from saga_workers.trigger.partition_assignment import (
     IDENTITY_INTERVAL,
     OWN_RESET,
     AssignedPosition,
+    PartitionMissing,
     assign_from_commits,
     move_assignment,
     warn_created_again,
@@ -57,6 +58,8 @@ _SHORT_POLL_TIMEOUT = 0.005
 COMMIT_INTERVAL = 0.5
 HANDOVER_TIMEOUT = 10.0
 """Seconds that messages in flight have to end when their partition is reassigned."""
+MISSING_PARTITION_LIMIT = 20.0
+"""Seconds until an assigned partition that the brokers do not name counts as gone: new ones are named before that."""
 PREFETCH_FACTOR = 16
 """Messages held in memory for each one that is being processed."""
 
@@ -415,10 +418,14 @@ class TopicReader:
         self._hand_over(client, partitions, commit=False)
 
     def _assign(self, client: Any, partitions: list[Any]) -> list[AssignedPosition]:
-        """Begin at the committed positions, as soon as the brokers tell them."""
+        """Begin at the committed positions, as soon as the brokers tell them.
+
+        A partition that they do not name for long is left out: the topic was created again with fewer ones, and the
+        group learns that only from members that poll.
+        """
         from confluent_kafka import KafkaException
 
-        cooperative = is_cooperative(self._settings)
+        cooperative, due = is_cooperative(self._settings), time.monotonic() + MISSING_PARTITION_LIMIT
         while not self._stop.is_set():
             try:
                 self._topic_id = self._cluster.topic_id(self.topic)
@@ -433,6 +440,8 @@ class TopicReader:
                 )
             except (KafkaOperationError, KafkaException) as error:
                 self._problem.note(error)
+                if isinstance(error, PartitionMissing) and time.monotonic() > due:
+                    partitions = [partition for partition in partitions if partition.partition != error.partition]
             time.sleep(POLL_TIMEOUT)
         return []
 
