@@ -57,6 +57,11 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
+    def exit_code(self) -> int:
+        """The exit code of a process that has ended: minus the number of the signal that ended it, if one did."""
+        assert self._child is not None
+        return self._child.wait()
+
     def launch(self) -> None:
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 
 from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment, default_input
 from tests.faults.evidence.checker import HOLD
+from tests.helpers.forked_commands import run_command
 from tests.helpers.waiting import LIMIT
 
 
@@ -100,20 +100,10 @@ async def nested_past_its_pivot(env: CellEnvironment) -> None:
 
 async def saga(env: CellEnvironment, *arguments: str) -> tuple[int, str]:
     """Run the real command in the cell's project, for the task queue of its workflows."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",
-        "-m",
-        "saga_cli.main",
-        *arguments,
-        cwd=env.folder,
-        env={**os.environ, "SAGA_TEMPORAL__TASK_QUEUE": env.workflow_queue if env.split else env.queue},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await asyncio.wait_for(child.communicate(), LIMIT)
-    assert child.returncode is not None
-    return child.returncode, output.decode()
+    queue = env.workflow_queue if env.split else env.queue
+    variables = {**os.environ, "SAGA_TEMPORAL__TASK_QUEUE": queue}
+    done = await asyncio.to_thread(run_command, arguments, env.folder, env=variables, timeout=LIMIT)
+    return done.returncode, done.stdout + done.stderr
 
 
 async def branch_rejects(env: CellEnvironment) -> None:

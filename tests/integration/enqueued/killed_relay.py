@@ -1,19 +1,15 @@
-"""A relay that kills itself at a point of the delivery: `python -m … FOLDER POINT COUNT`, COUNT times of passing it."""
+"""Points of the delivery at which a relay kills itself."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from saga_workers.enqueued.deliveries import Deliveries
 from saga_workers.enqueued.enqueued_table import EnqueuedTable
 from saga_workers.enqueued.row_delivery import RowDelivery
-from saga_workers.relay.relay_process import run_relay
-from sagas.settings import load_settings
 
 POINTS: dict[str, tuple[type, str, bool]] = {
     "rows are read": (Deliveries, "take_rows", True),
@@ -26,6 +22,7 @@ POINTS: dict[str, tuple[type, str, bool]] = {
 
 
 def die_at(point: str, count: int) -> None:
+    """Let this process die when it passes the point for this number of times."""
     owner, name, after = POINTS[point]
     method: Callable[..., Awaitable[Any]] = getattr(owner, name)
     passed = 0
@@ -39,8 +36,3 @@ def die_at(point: str, count: int) -> None:
         return result if after else await method(*args)
 
     setattr(owner, name, dying)
-
-
-if __name__ == "__main__":
-    die_at(sys.argv[2], int(sys.argv[3]))
-    asyncio.run(run_relay(load_settings(sys.argv[1])))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from saga_workers.enqueued import stuck_rows
 from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
 from saga_workers.enqueued.enqueued_table import EnqueuedTable
 from sagas import enqueue
+from tests.helpers.forked_commands import run_command
 from tests.integration.enqueued.conftest import Shop
 
 
@@ -132,9 +132,7 @@ async def test_rows_that_are_delivered_in_order_do_not_look_as_if_no_worker_ran(
 async def test_once_delivers_what_is_new_and_ends(shop: Shop) -> None:
     for number in range(30):
         await write(shop, "checkout", f"{shop.mark}-{number}", {"product": "fig"})
-    relay = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "saga_cli.main", "relay", "--once", "--config", str(shop.folder / "saga.toml")
-    )
-    assert await relay.wait() == 0
+    done = await asyncio.to_thread(run_command, ["relay", "--once"], shop.folder)
+    assert done.returncode == 0, done.stderr
     assert await shop.is_empty()
     assert len(await shop.inputs(30)) == 30

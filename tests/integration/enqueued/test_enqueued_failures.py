@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import uuid
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from saga_activities.concurrency import end_tasks
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import connect
 from sagas import enqueue, enqueue_signal
 from sagas.project import Project
 from sagas.settings import load_settings
-from tests.helpers.processes import TemporalServer
+from tests.helpers.processes import RelayProcess, TemporalServer, WorkerProcess
 from tests.helpers.waiting import until
 from tests.integration.enqueued.conftest import Shop
-from tests.integration.enqueued.killed_relay import POINTS
+from tests.integration.enqueued.killed_relay import POINTS, die_at
 
 SAGAS = 12
 
@@ -35,21 +34,22 @@ async def test_a_killed_relay_loses_nothing_and_starts_nothing_twice(shop: Shop,
             await enqueue_signal(session, f"{shop.mark}-{number}", "paid", number)
         await session.commit()
     for count in (1, 3):
-        relay = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.integration.enqueued.killed_relay", str(shop.folder), point, str(count)
-        )
-        killed, idle = asyncio.ensure_future(relay.wait()), asyncio.ensure_future(until(shop.is_empty))
-        await asyncio.wait({killed, idle}, return_when=asyncio.FIRST_COMPLETED)
-        await end_tasks([idle])
-        if relay.returncode is None:  # it has delivered everything without passing the point so often
-            relay.kill()
-        assert await killed == -signal.SIGKILL
+        relay = RelayProcess("relay", shop.folder, first=partial(die_at, point, count))
+        relay.launch()
+        # It may deliver everything without passing the point so often.
+        await until(lambda relay=relay: _is_dead_or_idle(relay, shop))
+        relay.kill()
+        assert relay.exit_code() == -signal.SIGKILL, relay.tail()
     await shop.deliver()
 
     assert await shop.rows() == []
     started = await shop.inputs(SAGAS)
     assert started == {f"{shop.mark}-{n}": {"product": f"p{n}", "quantity": 1} for n in range(SAGAS)}
     assert {name for n in range(SAGAS) for name in await shop.history(f"{shop.mark}-{n}")} == {"paid"}
+
+
+async def _is_dead_or_idle(relay: RelayProcess, shop: Shop) -> bool:
+    return not relay.running or await shop.is_empty()
 
 
 @pytest.fixture
@@ -86,13 +86,11 @@ async def _reasons(shop: Shop, count: int) -> list[str]:
 
 
 async def test_a_second_relay_takes_over_when_the_first_is_killed(shop: Shop) -> None:
-    first = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "saga_cli.main", "relay", "--config", str(shop.folder / "saga.toml")
-    )
+    first = RelayProcess("relay", shop.folder)
+    first.launch()
     await until(lambda: shop.sql("select 1 from saga_relay_lease where shard = -1 and owner <> ''"))
     async with shop.relay():
         first.kill()
-        await first.wait()
         async with AsyncSession(shop.engine) as session:
             await enqueue(session, "checkout", {"product": "apple"}, id=shop.mark)
             await session.commit()
@@ -128,9 +126,8 @@ def enqueue_settings(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("enqueue_settings", ['delivered_by = "worker"'], indirect=True)
 async def test_the_worker_delivers_by_a_setting(shop: Shop) -> None:
     mark = uuid.uuid4().hex
-    worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "saga_cli.main", "worker", "--config", str(shop.folder / "saga.toml")
-    )
+    worker = WorkerProcess("worker", shop.folder)
+    worker.launch()
     try:
         async with AsyncSession(shop.engine) as session:
             await enqueue(session, "checkout", {"product": "apple"}, id=mark)
@@ -138,12 +135,9 @@ async def test_the_worker_delivers_by_a_setting(shop: Shop) -> None:
             await session.commit()
         await until(shop.is_empty)
         await until(lambda: _is_completed(shop, mark))
-        worker.terminate()
-        assert await worker.wait() == 0
+        assert await asyncio.to_thread(worker.stop) == 0
     finally:
-        if worker.returncode is None:
-            worker.kill()
-            await worker.wait()
+        worker.kill()
 
 
 async def _is_completed(shop: Shop, saga_id: str) -> bool:
