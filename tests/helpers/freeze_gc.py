@@ -6,3 +6,4 @@ import gc
 
 gc.collect()
 gc.freeze()
+gc.set_threshold(10_000)  # as in workers; the default takes a seventh of the processor time of a test
