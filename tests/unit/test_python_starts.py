@@ -19,7 +19,10 @@ OWNER = ROOT / "sagas" / "sagas" / "settings" / "python_processes.py"
 
 def starts(file: Path) -> Iterator[str]:
     """Commands with this Python, and options that run a module."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    source = file.read_text(encoding="utf-8")
+    if "executable" not in source and "-m" not in source:
+        return  # to parse it takes much longer
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.List | ast.Tuple):
             words = [ast.unparse(word) for word in node.elts]
             if "sys.executable" in words or "'-m'" in words:

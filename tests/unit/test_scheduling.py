@@ -12,10 +12,11 @@ ROOT = Path(__file__).parents[2]
 
 def takes_a_session(file: Path) -> bool:
     """True if a test or a fixture of the file has the parameter ``spark`` of the shared session."""
+    source = file.read_text(encoding="utf-8")
+    if "SparkSession" not in source:
+        return False  # to parse it takes much longer
     functions = (
-        node
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
     parameters = (parameter for function in functions for parameter in function.args.args)
     return any(
