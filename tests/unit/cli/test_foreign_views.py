@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from saga_cli.commands.run.list import _cells
@@ -18,6 +18,7 @@ from sagas.presentation.styled_text import GIVEN_BY_THE_RUN, to_plain
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.saga_view import SagaView
 from sagas.text.shell import saga_command
+from tests.helpers.sampling import examples
 
 TIME = "2026-11-27T14:00:00Z"
 ERROR = {"type": "Rejected", "message": "no", "details": {"code": "23514"}}
@@ -76,7 +77,7 @@ def test_the_document_without_a_change_is_a_view() -> None:
     show(view)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(150, 3_000)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), json_values), min_size=1, max_size=3))
 def test_any_value_at_any_place_is_refused_or_shown(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     document = copy.deepcopy(DOCUMENT)

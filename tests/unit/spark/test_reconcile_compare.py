@@ -140,6 +140,7 @@ def test_a_missing_column_gives_a_one_line_error(spark: SparkSession) -> None:
         compare_tables(spark.sql(LEFT), spark.sql(RIGHT), ComparisonSpec.parse({"key": "nr"}))
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("digits", [7, 19, 26, 27, 32, 36])
 def test_decimals_differ_in_any_digit(spark: SparkSession, digits: int) -> None:
     left = spark.sql("select 1 id, cast(1 as decimal(38, 18)) n")

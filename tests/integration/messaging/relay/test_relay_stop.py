@@ -26,6 +26,7 @@ from sagas.settings import Settings, SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker, BrokerProcess
 from tests.helpers.new_databases import new_mariadb_database
+from tests.helpers.sampling import scaled
 from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.relay.relay_environment import INSERT, OutboxEnvironment, events
 
@@ -107,7 +108,7 @@ async def test_a_stop_names_what_does_not_answer(
 
 
 async def test_a_stop_at_every_point_of_a_batch(mariadb_engine: AsyncEngine, kafka: Broker, tmp_path: Path) -> None:
-    topic, stops = kafka.create_topic(partitions=2), 20
+    topic, stops = kafka.create_topic(partitions=2), scaled(7, 20)
     url = mariadb_engine.url.render_as_string(hide_password=False)
     connection = SqlConnection.model_validate({"name": "shop", "root": tmp_path, "url": url})
     settings = Settings(root=tmp_path, connections={"shop": connection}, kafka=kafka.settings(outbox="shop"))
@@ -115,7 +116,7 @@ async def test_a_stop_at_every_point_of_a_batch(mariadb_engine: AsyncEngine, kaf
         await emit(mariadb_engine, topic, 50, start=50 * number)
         stop = asyncio.Event()
         relay = asyncio.create_task(run_relay(settings, stop=stop, grace=timedelta(seconds=20)))
-        await asyncio.sleep(0.1 * number)
+        await asyncio.sleep(2.0 * number / stops)
         stop.set()
         await relay
     await run_relay(settings, once=True)
