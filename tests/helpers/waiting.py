@@ -13,15 +13,22 @@ LIMIT = 180.0
 """Seconds: below the five minutes that a test may take, so that the error says what has not come true."""
 
 
+LONGEST_PAUSE = 0.5
+"""Seconds between two looks at what takes long."""
+
+
 async def until(
     condition: Callable[[], Any], what: str | None = None, *, limit: float = LIMIT, pause: float | None = None
 ) -> Any:
-    """Wait for a condition, or an awaitable one, to be truthy; gives its value. ``pause``: seconds between two looks.
+    """Wait for a condition, or an awaitable one, to be truthy; gives its value.
+
+    ``pause``: seconds between two looks. An awaitable condition mostly asks a server, which has to work for what is
+    waited for: by default it is asked less often when the wait is long.
 
     Raises AssertionError after ``limit`` seconds, with ``what`` (default: the source of the condition) and its last
     value.
     """
-    end = time.monotonic() + limit
+    began = time.monotonic()
     while True:
         value = condition()
         asked = inspect.isawaitable(value)
@@ -29,8 +36,10 @@ async def until(
             value = await value
         if value:
             return value
-        assert time.monotonic() < end, _problem(condition, what, limit, value)
-        await asyncio.sleep((0.1 if asked else 0.02) if pause is None else pause)
+        waited = time.monotonic() - began
+        assert waited < limit, _problem(condition, what, limit, value)
+        usual = max(0.1, min(waited / 10, LONGEST_PAUSE)) if asked else 0.02
+        await asyncio.sleep(usual if pause is None else pause)
 
 
 async def until_in_thread(condition: Callable[[], Any], what: str | None = None, *, limit: float = LIMIT) -> Any:
