@@ -10,15 +10,18 @@ export PYTHONDONTWRITEBYTECODE :=
 
 setup: .venv/.installed
 
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-compile
+# The wheel of PySpark is built to be unpacked at once: to compress half a gigabyte of archives takes long.
+STORED := --config-settings=--build-option=--compression=stored
 
 .venv/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; this is " + sys.version.split()[0] + " (make PYTHON=python3.12 …)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	grep '^setuptools==' requirements.lock > .venv/build.txt
 	$(INSTALL) --require-hashes -r .venv/build.txt
-	$(INSTALL) --require-hashes --no-build-isolation -r requirements.lock
+	$(INSTALL) --require-hashes --no-build-isolation $(STORED) -r requirements.lock
 	$(INSTALL) --no-build-isolation -e .
+	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true  # on all cores, which pip does not use
 	$(BIN)/python -m saga_spark.runner.class_data_sharing || true
 	touch $@
 
