@@ -237,9 +237,9 @@ class Machine:
         machine._run = load_run(snapshot, plan)
         return machine
 
-    def remaining_calls(self) -> list[RemainingCall]:
-        """The calls of participants that the saga may still make."""
-        return remaining_calls(self._run)
+    def remaining_calls(self, *, interrupted: bool = False) -> list[RemainingCall]:
+        """The calls of participants that the saga may still make, if its run was ``interrupted`` when continued."""
+        return remaining_calls(self._run, interrupted=interrupted)
 
     def reissue(self, at: float) -> list[Command]:
         """The commands of everything in flight, with the remaining time for timers, and the end if it has ended."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sagas.builtins.automatic import RESTORE
-from sagas.definition.model import Operation, StepDefinition, is_nested
+from sagas.definition.model import Definition, Operation, StepDefinition, is_nested
+from sagas.expressions.template_syntax import OPENING
+from sagas.machine.builtin_actions import NESTED
 from sagas.machine.compensations import current_alternate
 from sagas.machine.nested_names import possible_names
 from sagas.machine.state import Entry, OperationState, SagaRun, StepRecord
@@ -21,6 +23,7 @@ CallRole = Literal["do", "probe", "compensate", "confirm", "notify"]
 _BEYOND_ACTION = frozenset(
     {"DONE", "REJECTED", "SKIPPED", "COMPENSATING", "COMPENSATED", "NOTHING_TO_UNDO", "CONFIRMING", "CONFIRMED"}
 )
+_MAY_HAVE_EFFECT = frozenset({"RUNNING", "UNKNOWN", "DONE", "PARKED", "CONFIRMING", "CONFIRMED", "COMPENSATING"})
 _NEVER_UNDONE = frozenset({"COMPENSATED", "NOTHING_TO_UNDO"})
 _BEFORE_UNDO = "completed"
 """The milestone of a notification that is behind a completed saga."""
@@ -44,14 +47,40 @@ class RemainingCall:
     restored: Mapping[str, Any] | None = None
 
 
-def remaining_calls(run: SagaRun) -> list[RemainingCall]:
-    """The calls that a running saga may still make, and those of the undo of a completed one."""
-    if run.state in ("COMPENSATED", "RESIDUE"):
+def remaining_calls(run: SagaRun, *, interrupted: bool = False) -> list[RemainingCall]:
+    """The calls that a running saga may still make, and those of the undo of a completed one.
+
+    ``interrupted``: its run was closed from outside. It is continued only if it has begun something, and before the
+    commit point only backward.
+    """
+    if run.state in ("COMPENSATED", "RESIDUE") or (interrupted and not _has_begun(run)):
         return []
-    return [*_of_steps(run), *_notifications(run)]
+    goes_back = run.phase == "backward" or (interrupted and run.phase != "committed")
+    return [*_of_steps(run, goes_back=goes_back), *_notifications(run)]
 
 
-def _of_steps(run: SagaRun) -> Iterator[RemainingCall]:
+def calls_of_definition(definition: Definition) -> list[RemainingCall]:
+    """Every call that a saga of this definition may make; without nested sagas whose names are computed."""
+    calls = [call for step in definition.steps for call in _all_of_step(step)]
+    notified = [
+        RemainingCall(str(number), "notify", notification.do, notification.do.with_ or {})
+        for number, notification in enumerate(definition.notify)
+    ]
+    return [call for call in [*calls, *notified] if not (call.operation.uses == NESTED and _is_computed(call))]
+
+
+def _is_computed(call: RemainingCall) -> bool:
+    name = call.arguments.get("name")
+    return not isinstance(name, str) or OPENING in name
+
+
+def _has_begun(run: SagaRun) -> bool:
+    """True if a step that is not a read may have had an effect."""
+    steps = (step for step in run.definition.steps if step.kind != "read")
+    return any(entry.state in _MAY_HAVE_EFFECT for step in steps for entry in run.steps[step.id].entries)
+
+
+def _of_steps(run: SagaRun, *, goes_back: bool) -> Iterator[RemainingCall]:
     repeats = run.state != "COMPLETED" and _may_repeat_steps(run)
     for step in run.definition.steps:
         record = run.steps[step.id]
@@ -60,7 +89,7 @@ def _of_steps(run: SagaRun) -> Iterator[RemainingCall]:
         elif repeats:
             written = _all_of_step(step)
         else:
-            written = _of_step(run, step, record)
+            written = _of_step(run, step, record, goes_back=goes_back)
         for call in written:
             yield from _named(run, record, step, call)
             yield from _recorded(record, step, call)
@@ -132,9 +161,8 @@ def _all_of_step(step: StepDefinition) -> Iterator[RemainingCall]:
     yield from _confirm(step)
 
 
-def _of_step(run: SagaRun, step: StepDefinition, record: StepRecord) -> Iterator[RemainingCall]:
+def _of_step(run: SagaRun, step: StepDefinition, record: StepRecord, *, goes_back: bool) -> Iterator[RemainingCall]:
     states = {entry.state for entry in record.entries}
-    goes_back = run.phase == "backward"
     in_progress = not states <= _BEYOND_ACTION | {"PENDING"}
     if in_progress or (not goes_back and _has_pending_items(record)):
         yield from _forward(step)

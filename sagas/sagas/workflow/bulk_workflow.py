@@ -29,6 +29,7 @@ from sagas.bulk.wire_format import decode_outcomes, encode_chunk, encode_state, 
 from sagas.definition.snapshot import to_snapshot
 from sagas.expressions.limits import WorkMeter
 from sagas.input_limits import MAX_INPUT_VALUES
+from sagas.machine.remaining_calls import RemainingCall
 from sagas.machine.view import shrink_view
 from sagas.presentation.batch_details import bulk_details
 from sagas.protocol.messages import Call, CancelRequested
@@ -425,6 +426,20 @@ class BulkWorkflow:
     @workflow.query(name="counts", description="How many sagas are in each state.")
     def counts(self) -> dict[str, int]:
         return {} if self._machine is None else self._machine.counts()
+
+    @property
+    def saga(self) -> str:
+        """The name of its sagas; empty before it has begun."""
+        return "" if self._machine is None else self._machine.definition.saga
+
+    def remaining_calls(self, *, interrupted: bool = False) -> dict[str, list[RemainingCall]]:
+        """The calls that each saga may still make which has neither left nor been recorded, by its id."""
+        members = {} if self._machine is None else self._machine.members
+        return {
+            id: member.leave_happy_path().remaining_calls(interrupted=interrupted)
+            for id, member in members.items()
+            if not member.has_left and not member.recorded
+        }
 
     def details(self) -> str:
         """Markdown for the Web UI."""

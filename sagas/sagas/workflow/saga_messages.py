@@ -122,9 +122,9 @@ class SagaMessages(ABC):
             return raw_json(None)
         return state_message(workflow.info().workflow_id, self._machine, nonce)
 
-    def remaining_calls(self) -> list[RemainingCall]:
+    def remaining_calls(self, *, interrupted: bool = False) -> list[RemainingCall]:
         """The calls of participants that the saga may still make; none before it has begun."""
-        return [] if self._machine is None else self._machine.remaining_calls()
+        return [] if self._machine is None else self._machine.remaining_calls(interrupted=interrupted)
 
     async def _begun(self) -> Machine:
         """The machine, once the saga has started."""

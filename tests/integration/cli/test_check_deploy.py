@@ -188,6 +188,42 @@ async def test_a_run_of_a_temporal_reset_is_replayed(temporal: TemporalServer, t
         await until(is_replayed)
 
 
+TOLD = """
+saga: told
+notify:
+  - {when: [completed], uses: work, with: {mode: retry}}
+steps:
+  - {id: hold, uses: work, compensate: unwork}
+"""
+
+
+async def test_terminated_sagas_and_notifications_under_way(temporal: TemporalServer, tmp_path: Path) -> None:
+    write_project(tmp_path / "project", temporal)
+    folder = tmp_path / "project"
+    (folder / "told.saga.yaml").write_text(TOLD)
+    (folder / "down").touch()
+    project = Project(load_settings(config=str(folder / "saga.toml")))
+    async with running_worker(project) as client:
+        ask, told = (await client.start("ask", {})).id, (await client.start("told", {})).id
+        await until(lambda: _waits(client, ask))
+        assert (await finished(client, told))["state"] == "COMPLETED"
+    begun = await client.start("ask", {}, id=f"{ask}-no-worker")
+    for id in (ask, begun.id):
+        await client.temporal.get_workflow_handle(id).terminate("a test")
+
+    async def is_reported() -> bool:
+        checked = await check(client, Project(project.settings, Actions([])))
+        problems = {(problem.what, *problem.ids) for problem in checked.problems}
+        is_counted = (checked.running, checked.resumable, checked.undoable) == (1, 1, 1)
+        return is_counted and problems == {
+            ("hold, compensate: there is no action unwork", ask),
+            ("hold, compensate: there is no action unwork", told),
+            ("notify-0-completed, notify: there is no action work", f"{told}~notify-0-completed"),
+        }
+
+    await until(is_reported)
+
+
 async def _waits(client: Client, id: str) -> bool:
     return await _is_running(client, id, "approval")
 

@@ -5,7 +5,7 @@ The replay needs no worker and changes nothing: the calls of activities are comp
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ from sagas.protocol.payloads import (
     NOTIFICATION_WORKFLOW,
     OWNER_HEADER,
     SCHEDULE_WORKFLOW,
+    UNDO_SUFFIX,
 )
 from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
@@ -51,13 +52,22 @@ _HEADERS_OF_SAGAS = (DEFINITION_HEADER, DETACHED_HEADER, OWNER_HEADER)
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayedSaga:
+    """A saga, or a notification, with the calls that it may still make."""
+
+    saga: str
+    id: str
+    calls: Sequence[RemainingCall]
+
+
+@dataclass(frozen=True, slots=True)
 class Replayed:
-    """A run after its replay. ``failure`` is the reason why it cannot be replayed; ``calls`` are those that
-    a saga or a notification may still make."""
+    """A run after its replay. ``failure`` is the reason why it cannot be replayed; ``sagas``: its own one, or those of
+    a bulk workflow."""
 
     run: RunInfo
     failure: Exception | None
-    calls: Sequence[RemainingCall]
+    sagas: Sequence[ReplayedSaga]
 
 
 async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[RunInfo]) -> AsyncIterator[Replayed]:
@@ -73,10 +83,15 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
                 yield history
 
     instances: dict[str, Any] = {}
-    calls: dict[str, Sequence[RemainingCall]] = {}
+    sagas: dict[str, Sequence[ReplayedSaga]] = {}
+
+    def ask(run_id: str) -> None:
+        if run_id in instances and run_id in replayed_runs:
+            sagas[run_id] = _sagas_of(instances[run_id], replayed_runs[run_id])
+
     replayer = Replayer(
         workflows=_WORKFLOWS,
-        workflow_runner=_AskingRunner(lambda run_id: _ask(run_id, instances, calls)),
+        workflow_runner=_AskingRunner(ask),
         interceptors=[
             TrustInterceptor(WorkerTrust(project)),
             RunInterceptor(lambda next: _Remembering(next, instances)),
@@ -89,13 +104,21 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
         async for result in results:
             run = replayed_runs.pop(result.history.run_id)
             instances.pop(result.history.run_id, None)
-            yield Replayed(run, result.replay_failure, calls.pop(result.history.run_id, ()))
+            yield Replayed(run, result.replay_failure, sagas.pop(result.history.run_id, ()))
 
 
-def _ask(run_id: str, instances: Mapping[str, Any], calls: dict[str, Sequence[RemainingCall]]) -> None:
-    instance = instances.get(run_id)
-    if isinstance(instance, SagaWorkflow | NotifyWorkflow):
-        calls[run_id] = instance.remaining_calls()
+def _sagas_of(instance: Any, run: RunInfo) -> Sequence[ReplayedSaga]:
+    interrupted = run.ended_from_outside
+    match instance:
+        case BulkWorkflow():
+            calls = instance.remaining_calls(interrupted=interrupted)
+            return [ReplayedSaga(instance.saga, id, its) for id, its in calls.items()]
+        case SagaWorkflow():
+            its = instance.remaining_calls(interrupted=interrupted)
+            return [ReplayedSaga(run.workflow_type, run.id.removesuffix(UNDO_SUFFIX), its)]
+        case NotifyWorkflow():
+            return [ReplayedSaga(run.workflow_type, run.id, instance.remaining_calls())]
+    return ()
 
 
 class _AskingRunner(UnsandboxedWorkflowRunner):

@@ -14,21 +14,22 @@ from sagas.text.printable import printable_line
 from sagas.text.shortening import counted
 
 if TYPE_CHECKING:
-    from saga_workers.deploy.deploy_check import DeployCheck, DeployProblem
+    from saga_workers.deploy.deploy_check import DeployCheck
+    from saga_workers.deploy.deploy_problems import DeployProblem
     from saga_workers.location.locator import Locator
     from sagas.settings import Settings
 
 
 def check_deploy(
-    limit: Annotated[int, typer.Option(help="maximum number of sagas; the open ones come first", min=1)] = 10_000,
+    limit: Annotated[int, typer.Option(help="maximum number of sagas and runs; open ones come first", min=1)] = 10_000,
 ) -> int:
     """Check, before a new version is deployed, that it can go on with the sagas that are open or can be undone.
 
     Run it with the new code, against the server where the old code runs. It replays the history of each saga on this
     build, and compares the actions, compensations, confirms and probes that the saga may still call with the registered
-    actions. The databases prepare the SQL of these calls. It starts no saga, calls no participant and executes none of
-    the statements. Exit code 8 if something would break, or if there are more sagas than --limit, of which the others
-    are not checked.
+    actions. The databases prepare the SQL of these calls. Sagas that `saga resume` continues count as open. It starts
+    no saga, calls no participant and executes none of the statements. Exit code 8 if something would break, or if there
+    are more sagas than --limit, of which the others are not checked.
     """
 
     async def check(locator: Locator, settings: Settings) -> int:
@@ -38,7 +39,7 @@ def check_deploy(
         with shown_progress() as show:
             checked = await check_sagas(locator, Project(settings), limit=limit, on_progress=show)
         print_document(checked.to_json(), human=lambda: _print(checked, limit))
-        return DIFFERENCES if checked.problems or not checked.is_complete else DONE
+        return DONE if checked.is_good else DIFFERENCES
 
     return with_locator(check)
 
@@ -48,14 +49,12 @@ def _print(checked: DeployCheck, limit: int) -> None:
         echo(f"✖ {_line(problem)}")
     for problem in checked.unchecked:
         echo(f"· {_line(problem)}")
-    runs = f"{counted(checked.running, 'open run', 'open runs')}, {checked.undoable} that can be undone"
+    for unread in checked.unread:
+        echo(f"✖ not read: {printable_line(unread)}")
     if not checked.is_complete:
         echo(f"✖ the check has ended at its limit of {limit}; further sagas were not checked")
         echo("  → check all with a larger --limit")
-    if checked.is_complete and not checked.problems:
-        echo(f"✔ this build can go on with all: {runs}")
-        return
-    echo(f"· {runs}")
+    echo(f"✔ this build can go on with all: {_counts(checked)}" if checked.is_good else f"· {_counts(checked)}")
     if not checked.problems:
         return
     kinds = {problem.kind for problem in checked.problems}
@@ -69,6 +68,13 @@ def _print(checked: DeployCheck, limit: int) -> None:
             "  → keep the earlier tables and columns beside the new ones until no saga needs them any more; old workers"
         )
         echo("    workers do not help, because they have the same database)")
+
+
+def _counts(checked: DeployCheck) -> str:
+    bulk = f" (and {counted(checked.in_bulk, 'saga')} in bulk workflows)" if checked.in_bulk else ""
+    resumable = f", {checked.resumable} to resume" if checked.resumable else ""
+    runs = counted(checked.running, "open run", "open runs")
+    return f"{runs}{bulk}{resumable}, {checked.undoable} that can be undone"
 
 
 def _line(problem: DeployProblem) -> str:
