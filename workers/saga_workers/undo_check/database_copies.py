@@ -18,6 +18,7 @@ from saga_workers.undo_check.postgresql_copies import PostgresqlCopies
 from saga_workers.undo_check.sqlite_copies import SqliteCopies
 from sagas.errors import UsageError
 from sagas.settings import Settings, SqlConnection
+from sagas.sql_text.dialects import NAMES, dialect_of_url
 
 
 class DatabaseCopies(Protocol):
@@ -52,8 +53,14 @@ async def open_copies(
                 yield copies
         case "sqlite":
             yield SqliteCopies(connection.name, url, folder)
-        case other:
-            raise UsageError(f"the connection {connection.name} is {other}, whose databases are not copied yet")
+        case _:
+            server = NAMES[dialect_of_url(connection.url) or "mysql"]
+            raise UsageError(
+                f"the connection {connection.name} leads to {server}, and `saga verify-undo` copies databases of "
+                "PostgreSQL and SQLite only",
+                help=f"set connections.{connection.name}.url to one with the same tables, if the SQL runs there; "
+                "`saga simulate` checks the order of the undos without a database",
+            )
 
 
 async def by_database(connections: Sequence[SqlConnection]) -> list[list[SqlConnection]]:
