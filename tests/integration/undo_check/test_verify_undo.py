@@ -25,8 +25,6 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
 from tests.integration.undo_check.pooler import pooler_of_one_database
 
-PATTERNS = Path(__file__).parents[3] / "definitions" / "patterns"
-
 SCHEMA = """
 create table if not exists account (id text primary key, balance integer not null, changes integer not null default 0);
 create table if not exists booking (id serial primary key, account text not null, amount integer not null);
@@ -219,16 +217,11 @@ def test_the_pytest_plugin_fails_a_test_with_what_is_left(tmp_path: Path) -> Non
         Sagas(project).verify_undo("transfer", {"amount": 3}, limit=3)
 
 
-@pytest.mark.sampled("pattern", keep=1)
-@pytest.mark.parametrize(
-    "pattern", sorted(folder.name for folder in PATTERNS.iterdir() if (folder / "saga.toml").exists())
-)
-def test_patterns_undo_what_they_do(
-    pattern: str, postgres_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = PATTERNS / pattern
-    for name, connection in load_settings(folder).connections.items():
-        if connection.kind == "sql":
-            monkeypatch.setenv(f"SAGA_CONNECTIONS__{name.upper()}__URL", new_database(postgres_server))
-    project = Project(load_settings(folder))
-    Sagas(project).verify_undo(pattern, limit=6)
+@pytest.mark.parametrize(("url", "server"), [("mysql+aiomysql", "MySQL"), ("mariadb+aiomysql", "MariaDB")])
+def test_a_server_that_is_not_copied_is_refused(url: str, server: str, tmp_path: Path) -> None:
+    write_project(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", WHOLE_UNDO)
+    settings = tmp_path / "saga.toml"
+    settings.write_text(f'[connections.shop]\nurl = "{url}://ada@127.0.0.1:9/shop"\n')
+    with pytest.raises(UsageError, match=f"the connection shop leads to {server}, and") as refused:
+        verified(Project(load_settings(tmp_path)))
+    assert "saga simulate" in (refused.value.help or "")
