@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, FailureError
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record, Wake
 from sagas.bulk.names import (
@@ -19,10 +19,8 @@ from sagas.bulk.names import (
     CHUNK_ACTIVITY,
     CLAIM_ACTIVITY,
     CLAIMED_UPDATE,
-    DELAY_ACTIVITY,
     DETACH_ACTIVITY,
     DETACH_UPDATE,
-    LONGEST_DELAY,
     RECORD_ACTIVITY,
 )
 from sagas.bulk.wire_format import decode_outcomes, encode_chunk, encode_state, pack_states, state_summary
@@ -41,8 +39,9 @@ from sagas.text.shortening import counted
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
 from sagas.workflow.bulk_request import BulkRequest, read_request
 from sagas.workflow.client_messages import cancel_event
+from sagas.workflow.delays import wait_for
 from sagas.workflow.engine_activity import perform_until_answered
-from sagas.workflow.failures import activity_message, attempts_made, refused_error
+from sagas.workflow.failures import SagaApplicationError, activity_message, attempts_made, refused_error
 from sagas.workflow.json_payloads import NO_INPUT, UnreadableValue, first_value, json_payload, raw_json
 from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle
 from sagas.workflow.run_reset import RefusedReset
@@ -58,7 +57,6 @@ and the ledger know what has been done."""
 
 _CHUNK_TIMEOUT = timedelta(seconds=60)
 _ENGINE_TIMEOUT = timedelta(seconds=30)
-_DELAY_GRACE = timedelta(seconds=2)
 
 _LEDGER_WORK = frozenset({CLAIM_ACTIVITY, RECORD_ACTIVITY})
 
@@ -96,6 +94,8 @@ class BulkWorkflow:
         self._header: RunHeader | None = None
         self._digests: dict[str, str] = {}
         self._existing: dict[str, dict[str, Any]] = {}
+        self._refusal: str | None = None
+        """Why the whole workflow is refused, or ends before its sagas; the messages that wait are answered with it."""
         self._refused: dict[str, str] = {}
         """Why sagas are not started, because of their inputs."""
         self._alone: dict[str, str] = {}
@@ -110,6 +110,14 @@ class BulkWorkflow:
 
     @workflow.run
     async def run(self, args: RawValue = NO_INPUT) -> Any:
+        try:
+            return await self._run_sagas(args)
+        except SagaApplicationError as error:
+            self._refusal = error.message
+            await self._wait(workflow.all_handlers_finished)
+            raise
+
+    async def _run_sagas(self, args: RawValue) -> dict[str, Any]:
         self._reset.begin(self.trust)
         try:
             request = read_request(first_value([args], max_values=2 * MAX_INPUT_VALUES))
@@ -219,7 +227,7 @@ class BulkWorkflow:
         return machine
 
     async def _wake(self, seconds: float) -> None:
-        await _wait_for(seconds)
+        await wait_for(seconds)
         self._tasks.discard(_TIMER)
         machine = self._current()
         self._execute(machine.woken(workflow.time()))
@@ -381,22 +389,28 @@ class BulkWorkflow:
 
     # --- messages ----------------------------------------------------------------------------------------------
 
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Let a message wait for a condition. Raises SagaApplicationError if the workflow ends before it is true."""
+        await workflow.wait_condition(lambda: condition() or self._refusal is not None)
+        if not condition():
+            raise refused_error(self._refusal or "")
+
     @workflow.update(name=CLAIMED_UPDATE, description="Which ids are taken: as soon as all of them are claimed.")
     async def claimed(self) -> dict[str, Any]:
         """``existing``, ``refused``: as in the result; ``alone``: the ids that may have been started on their own."""
-        await workflow.wait_condition(lambda: self._machine is not None)
+        await self._until(lambda: self._machine is not None)
         return {"existing": self._existing, "alone": list(self._alone), "refused": self._refused}
 
     @workflow.update(name=DETACH_UPDATE, description="Give one saga a workflow of its own, so that it can be acted on.")
     async def detach(self, saga_id: str, cancel: dict[str, Any] | None = None) -> str:
         """Returns ``detached``, or the saga's state if it has ended here. ``cancel``: it is cancelled first."""
-        await workflow.wait_condition(lambda: self._machine is not None)
+        await self._until(lambda: self._machine is not None)
         machine = self._current()
         if saga_id not in machine.members:
             return "unknown"
         event = None if cancel is None else cancel_event(cancel)
         self._execute(machine.detach(saga_id, "somebody acts on it", workflow.time(), cancel=event))
-        await workflow.wait_condition(lambda: machine.is_settled(saga_id))
+        await self._until(lambda: machine.is_settled(saga_id))
         member = machine.members[saga_id]
         return "detached" if member.has_left else member.state
 
@@ -405,7 +419,7 @@ class BulkWorkflow:
         """Return what the cancel means for each saga; without those that have left or ended, which are not
         cancelled.
         """
-        await workflow.wait_condition(lambda: self._machine is not None)
+        await self._until(lambda: self._machine is not None)
         machine = self._current()
         responses = machine.cancel_responses(saga_ids)
         self._execute(machine.cancel(cancel_event(request or {}), responses))
@@ -446,26 +460,6 @@ class BulkWorkflow:
         if self._machine is None:
             return "claims the ids of its sagas"
         return bulk_details(self._machine, self._detached)
-
-
-async def _wait_for(seconds: float) -> None:
-    summary = "the next retry or deadline of a saga"
-    if seconds >= LONGEST_DELAY:
-        await workflow.sleep(timedelta(seconds=seconds), summary=summary)
-        return
-    try:
-        await workflow.execute_activity(
-            DELAY_ACTIVITY,
-            raw_json({"seconds": seconds}),
-            result_type=RawValue,
-            summary=summary,
-            schedule_to_close_timeout=timedelta(seconds=seconds) + _DELAY_GRACE,
-            retry_policy=RetryPolicy(maximum_attempts=1),
-        )
-    except ActivityError as error:
-        if is_cancelled_exception(error):
-            raise asyncio.CancelledError from None
-        await workflow.sleep(timedelta(seconds=seconds), summary=summary)  # its worker is lost, or has no time for it
 
 
 def _heartbeat_timeout(call: Call) -> timedelta:

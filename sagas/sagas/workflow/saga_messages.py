@@ -70,6 +70,8 @@ class SagaMessages(ABC):
     def __init__(self) -> None:
         self._cancels = ParentCancels()
         self._decisions = 0
+        self._refusal: str | None = None
+        """Why the start is refused; the messages that wait for it are answered with that."""
 
     @abstractmethod
     def _feed(self, event: MachineEvent) -> None:
@@ -127,8 +129,10 @@ class SagaMessages(ABC):
         return [] if self._machine is None else self._machine.remaining_calls(interrupted=interrupted)
 
     async def _begun(self) -> Machine:
-        """The machine, once the saga has started."""
-        await workflow.wait_condition(lambda: self._started and not self._reset.is_open)
+        """The machine, once the saga has started. Raises SagaApplicationError if its start is refused."""
+        await workflow.wait_condition(lambda: self._refusal is not None or (self._started and not self._reset.is_open))
+        if self._refusal is not None:
+            raise refused_error(self._refusal)
         assert self._machine is not None
         return self._machine
 

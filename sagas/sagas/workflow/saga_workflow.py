@@ -45,7 +45,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.signed_content import outcome_message
 from sagas.workflow.activity_calls import ActivityCalls
-from sagas.workflow.failures import closing_error, refused_error
+from sagas.workflow.failures import SagaApplicationError, closing_error, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import HISTORY_LIMIT, NEXT_TASK, PayloadThrottle, limit_output, view_payload
 from sagas.workflow.lock_calls import LockCalls
@@ -95,7 +95,12 @@ class SagaWorkflow(SagaMessages):
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Any:
         self._reset.begin(self.trust)
-        first = await self._start_shielded(args)
+        try:
+            first = await self._start_shielded(args)
+        except SagaApplicationError as error:
+            self._refusal = error.message
+            await self._wait(workflow.all_handlers_finished)
+            raise
         # Events that arrived before the start: the machine receives the start event first.
         self._early_events.insert(0, first)
         self._apply_early_events()

@@ -22,13 +22,13 @@ class TaskSet:
         self.crash: Exception | None = None
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        async def run() -> None:
-            try:
-                await work
-            except Exception as error:  # noqa: BLE001 - the workflow raises it and so fails its workflow task
-                self.crash = error
+        task = self._tasks[name] = asyncio.create_task(work)
+        task.add_done_callback(self._note_crash)
 
-        self._tasks[name] = asyncio.create_task(run())
+    def _note_crash(self, task: asyncio.Task[None]) -> None:
+        """The workflow raises an exception of a task and so fails its workflow task."""
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self.crash = error
 
     async def wait(self, condition: Callable[[], bool], cancelled: Callable[[], None]) -> None:
         """Wait for a condition; a native cancel is passed to ``cancelled`` and does not interrupt the wait.

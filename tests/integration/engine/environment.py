@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import NullPool, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from temporalio.client import WorkflowHandle
 
@@ -159,7 +159,7 @@ class Environment:
 async def open_environment(folder: Path, address: str, url: str | None = None) -> Environment:
     """An environment with its own empty database, which is SQLite without a ``url``."""
     url = async_url(url or f"sqlite:///{folder / 'shop.db'}", folder)
-    engine = create_async_engine(url)
+    engine = create_async_engine(url, poolclass=NullPool)  # nobody closes it
     await create_tables(engine)
     async with engine.begin() as connection:
         await connection.execute(text("create table effects (what text primary key)"))
