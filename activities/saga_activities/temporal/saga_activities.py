@@ -197,7 +197,7 @@ class SagaActivities:
             details = activity.cancellation_details()
             if details is not None and (details.timed_out or details.not_found):
                 # Temporal has given the attempt up and takes no result. For a cancellation the SDK logs a traceback.
-                return Outcome("unknown", failure=Failure("Timeout", "the attempt timed out"))
+                return Outcome("unknown", failure=Failure("Timeout", "it timed out, or nothing waits for it any more"))
             # The saga rolls back, or this worker stops; the effect of the attempt is unknown.
             observed.outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
             raise

@@ -63,6 +63,11 @@ async def make_shop(folder: Path, temporal: TemporalServer, url: str | None = No
     """A project folder with its database (default: SQLite); nothing in it is shared with another test."""
     url = url or f"sqlite+aiosqlite:///{folder / 'shop.db'}"
     write_files(folder, temporal.address, url)
+    return await open_project(folder, url)
+
+
+async def open_project(folder: Path, url: str) -> Project:
+    """The project in a folder, with the tables of the engine in its database."""
     engine = create_async_engine(url)
     await create_tables(engine)
     await engine.dispose()

@@ -11,7 +11,9 @@ import pytest
 
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer, WorkerProcess
-from tests.integration.observability.shop import connect, make_shop
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import row
+from tests.integration.observability.shop import ACTIONS, connect, make_shop, open_project, write_files
 
 
 async def run_the_shop(temporal: TemporalServer, folder: Path, *options: str) -> tuple[str, dict[str, str]]:
@@ -78,3 +80,59 @@ async def test_debug_shows_successful_attempts(temporal: TemporalServer, tmp_pat
     assert text.count("RuntimeError: the till is jammed") == 2  # the line, and the end of its traceback
     assert f"DEBUG saga.step {ids['jammed']} charge attempt 2: payments.charge: done" in text
     assert "/saga_activities/" not in text
+
+
+HANGING = """
+saga: hanging
+steps:
+  - {id: stays, uses: slow.hang, effect: none, needs: [], timeout: 1h}
+  - {id: beats, uses: slow.beat, effect: none, needs: [], timeout: 1h, heartbeat: 500ms}
+  - {id: late, uses: slow.hang, effect: none, needs: [], timeout: 500ms, retry: {max_attempts: 1}, on_failure: continue}
+"""
+
+SLOW = """
+import asyncio
+
+from sagas import Step, action
+
+
+@action("slow.hang")
+async def hang(step: Step) -> None:
+    await asyncio.sleep(3600)
+
+
+@action("slow.beat")
+async def beat(step: Step) -> None:
+    while True:
+        step.heartbeat()
+        await asyncio.sleep(0.1)
+"""
+
+
+async def test_a_timeout_a_cancel_and_a_stop_leave_no_traceback(temporal: TemporalServer, tmp_path: Path) -> None:
+    """All three end an attempt where it waits, which is no bug of it."""
+    folder = tmp_path / "shop"
+    url = f"sqlite+aiosqlite:///{folder / 'shop.db'}"
+    write_files(folder, temporal.address, url)
+    (folder / "hanging.saga.yaml").write_text(HANGING)
+    (folder / "shop_actions.py").write_text(ACTIONS + SLOW)
+    project = await open_project(folder, url)
+    worker = WorkerProcess("worker", folder, grace="1s").start()
+    try:
+        client, saga = await connect(project, temporal), f"hanging-{uuid.uuid4()}"
+        await client.start("hanging", {}, id=saga)
+
+        async def is_late() -> bool:
+            return row(await client.show(saga), "late")["state"] not in ("PENDING", "RUNNING", None)
+
+        await until(is_late, limit=20)
+        await client.cancel(saga)
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+        cancelled = f"{saga} beats: slow.beat has an unknown outcome"
+        await until(lambda: cancelled in worker.log.read_text(encoding="utf-8"), limit=20)
+        worker.stop()
+    finally:
+        worker.kill()
+    text = worker.log.read_text(encoding="utf-8")
+    assert f"{saga} stays: slow.hang has an unknown outcome: Cancelled" in text
+    assert "Traceback" not in text, text

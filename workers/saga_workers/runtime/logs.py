@@ -6,6 +6,7 @@ wrote it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from textwrap import indent
 from typing import Any, Literal
 
 from temporalio import activity, workflow
+from temporalio.exceptions import CancelledError
 
 from saga_activities.attempt_context import ObservedAttempt
 from sagas.settings.masking import mask, mask_properties
@@ -41,14 +43,18 @@ def configure_logs(format: LogFormat, *, debug: bool = False) -> None:
 def leave_out_responses() -> None:
     """Leave Temporal's records of failed attempts of sagas out of the log, also in a worker that has other activities.
 
-    Their tracebacks show where the engine has responded; `saga.step` has logged the attempts.
+    Their tracebacks show where the engine has responded; `saga.step` has logged the attempts. The traceback of a
+    cancelled attempt only shows where it was waiting, so its record becomes one line without it.
     """
     activity.logger.base_logger.addFilter(_is_no_response)
 
 
 def _is_no_response(record: logging.LogRecord) -> bool:
     """True unless it is about a response of the engine. Any other exception is a bug, or an activity of the worker."""
-    return not (record.exc_info and isinstance(record.exc_info[1], SagaApplicationError))
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, asyncio.CancelledError | CancelledError):
+        record.msg, record.args, record.exc_info = "the attempt was cancelled before it had ended", (), None
+    return not isinstance(error, SagaApplicationError)
 
 
 def fields(**fields: Any) -> dict[str, Any]:
