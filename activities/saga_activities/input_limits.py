@@ -18,6 +18,9 @@ MAX_RECORD_VALUES = 1_000_000
 """Elements and fields of one record. A compressed record of a few kilobytes could fill the memory otherwise, and stop
 all other readers of the process while it is parsed."""
 
+MAX_DECRYPTED_LINE = 64 * 1024 * 1024
+"""Bytes of one line that `saga decrypt` reads. The dead letter of the largest record, in JSON, is shorter."""
+
 MAX_ENQUEUED_BYTES = 2_000_000
 """Bytes of the JSON of one enqueued row. A larger row is refused unread."""
 

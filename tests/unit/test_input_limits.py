@@ -49,6 +49,7 @@ PHRASES: dict[ModuleType, dict[str, tuple[str, float]]] = {
         "MAX_TOKEN_BYTES": ("a token of OAuth2 {} KiB", KIB),
         "MAX_RECORD_BYTES": ("| value of a record that is read | {} MiB", MIB),
         "MAX_RECORD_VALUES": ("| value of a record that is read | 16 MiB, {} values", 1),
+        "MAX_DECRYPTED_LINE": ("| a line that `saga decrypt` reads | {} MiB", MIB),
         "MAX_ENQUEUED_BYTES": ("| row of `saga_enqueued` | `input` {} bytes", 1),
         "MAX_ENQUEUED_NAME": ("names and order key {} characters", 1),
         "QUICK_CHECK_STEPS": ("those above {} evaluation steps", 1),

@@ -23,7 +23,7 @@ from sagas.settings.masking import remember_settings, without_credentials
 from sagas.settings.model import Settings
 from sagas.settings.table import NO_TABLE, form_of, keys
 from sagas.settings.temporal import TemporalSettings
-from sagas.settings.toml_files import read_toml
+from sagas.settings.toml_files import UnreadableToml, read_toml
 from sagas.settings.trust import require_own
 from sagas.settings.wrong_setting import WrongSetting, line_of
 from sagas.text.bounded_files import read_bounded, short_path
@@ -40,6 +40,9 @@ TEMPORAL_VARIABLES = {
     if isinstance(item, Variable)
 }
 """The variables that Temporal's own tools also read."""
+
+_WHOLE_FILE = ""
+"""The name of no setting, for a file of which nothing can be read."""
 
 _LONGEST_MESSAGE = 1_000
 """A message names what is written, which may be a megabyte."""
@@ -67,11 +70,11 @@ def load_settings(
 
 
 def load_valid_settings(
-    config: Path | str | None = None, env: Mapping[str, str] = os.environ
+    config: Path | str | None = None, env: Mapping[str, str] = os.environ, *, without_file: bool = False
 ) -> tuple[Settings, list[UsageError]]:
     """The settings without those that are wrong, and a mistake for each of these.
 
-    Raises UsageError if the file cannot be read, or is not valid TOML.
+    ``without_file``: also without a file that cannot be read, or is not valid TOML; otherwise that raises UsageError.
     """
     without: list[str] = []
     mistakes: list[UsageError] = []
@@ -83,6 +86,11 @@ def load_valid_settings(
                 raise _shortened(mistake) from None
             mistakes.append(_shortened(mistake))
             without.append(mistake.setting)
+        except UnreadableToml as mistake:
+            if not without_file or _WHOLE_FILE in without:
+                raise _shortened(mistake) from None
+            mistakes.append(_shortened(mistake))
+            without.append(_WHOLE_FILE)
 
 
 class _PlacedMistake(UsageError):
@@ -122,7 +130,7 @@ def _load(
 ) -> Settings:
     root, config_file = find_project(start_dir, config)
     require_own(config_file or root / DEV_FILE, env)
-    written = read_toml(config_file) if config_file else {}
+    written = read_toml(config_file) if config_file and _WHOLE_FILE not in without else {}
     variables = _apply_environment(written, env)
     remember_settings(written)  # before a message quotes a value
     for setting in without:

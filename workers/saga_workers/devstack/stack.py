@@ -347,7 +347,7 @@ class Stack:
             state = "running" if self._external_kafka_answers() else "failed"
             document["kafka"] = {"state": state, "pid": None, "address": kafka.bootstrap_servers}
         file = self.settings.config_file
-        current = load_settings(self.settings.root) if file is None else load_valid_settings(file)[0]
+        current = load_settings(self.settings.root) if file is None else load_valid_settings(file, without_file=True)[0]
         document["spark"] = spark_runner_status(current.root / current.spark.work)
         document["connections"] = {
             connection.name: self._url_for_people(connection, reveal=reveal)

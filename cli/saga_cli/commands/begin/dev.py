@@ -127,14 +127,14 @@ def _stack_as_it_is() -> Stack:
     """The stack to look at or to stop, also while a setting is wrong: what runs was started before that."""
     from saga_workers.devstack.stack import Stack
 
-    return Stack(_valid_settings(), echo)
+    return Stack(_valid_settings(without_file=True), echo)
 
 
-def _valid_settings() -> Settings:
-    """The settings without those that are wrong, which are named."""
+def _valid_settings(*, without_file: bool = False) -> Settings:
+    """The settings without those that are wrong, which are named. ``without_file``: also if the whole file is."""
     from sagas.settings.loader import load_valid_settings
 
-    settings, mistakes = load_valid_settings(global_options().config)
+    settings, mistakes = load_valid_settings(global_options().config, without_file=without_file)
     for mistake in mistakes:
         warn(mistake.message)
     return settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from saga_cli.context import load_settings
 from saga_cli.exit_codes import DONE, FAILED
 from saga_cli.output import print_document, wants_json, warn
 from sagas.errors import UsageError
+from sagas.text.bounded_files import short_path
 from sagas.text.shortening import counted
 
 if TYPE_CHECKING:
@@ -54,10 +55,23 @@ def decrypt(
 def _lines(file: Path | None) -> Iterator[bytes]:
     """Line by line: what is piped here may go on for long."""
     if file is None:
-        yield from sys.stdin.buffer
+        yield from bounded_lines(sys.stdin.buffer, "standard input")
         return
     try:
         with file.open("rb") as opened:
-            yield from opened
+            yield from bounded_lines(opened, short_path(file))
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{short_path(file)} cannot be read: {error.strerror}") from error
+
+
+def bounded_lines(text: IO[bytes], name: str) -> Iterator[bytes]:
+    """The lines. Raises UsageError for one that is longer than any text that the engine has encrypted."""
+    from saga_activities.input_limits import MAX_DECRYPTED_LINE
+
+    while line := text.readline(MAX_DECRYPTED_LINE + 1):
+        if len(line) > MAX_DECRYPTED_LINE:
+            raise UsageError(
+                f"{name} has a line of more than {MAX_DECRYPTED_LINE:,} bytes",
+                help="decrypt its parts: a dead letter, or the row of a table, is shorter",
+            )
+        yield line
