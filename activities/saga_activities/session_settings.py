@@ -47,8 +47,23 @@ OWN_SEARCH_PATH = "SET LOCAL search_path TO DEFAULT"
 set_config. It ends with the transaction.
 """
 
-CLEAN_POSTGRESQL = "RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; DISCARD TEMP"
-"""Ends what a statement has left in the session outside its transaction; RESET gives the settings above again."""
+CLEAN_POSTGRESQL = (
+    "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *;"
+    " DISCARD TEMP"
+)
+"""Ends what a statement has left in the session outside its transaction; RESET gives the settings above again. RESET
+ALL leaves the role.
+"""
+
+KEPT_POSTGRESQL = (
+    "session_authorization",
+    "role",
+    "lock_timeout",
+    "statement_timeout",
+    "idle_in_transaction_session_timeout",
+    "synchronous_commit",
+)
+"""The settings of a transaction of the engine that RESET ALL would end, or leaves as an action has set them."""
 
 
 def with_foreign_keys(server_version: int, *, local: bool) -> str:

@@ -14,7 +14,7 @@ from typing import Literal
 
 HOST = "127.0.0.1"
 
-POSTGRESQL_COMMIT = (b"COMMIT\0", b"COMMIT; RESET ALL")
+POSTGRESQL_COMMIT = (b"COMMIT\0", b"COMMIT; RESET SESSION")
 """The messages with which a guard's transaction on PostgreSQL commits: alone, or with what cleans its session."""
 
 OnTrigger = Literal["cut_before", "cut_after", "swallow_answer", "hold"]

@@ -93,19 +93,21 @@ class SharedStatement:
         return [] if returned.rows is None else [to_json_value(row) for row in returned.rows]
 
 
-async def run_for_all(raw: Any, statement: ParsedSql, parameters: Sequence[Mapping[str, Any]]) -> list[StatementResult]:
-    """Run a statement once for each of ``parameters`` on psycopg's connection ``raw``.
+async def run_for_all(
+    raw: Any, statement: ParsedSql, parameters: Sequence[Mapping[str, Any]], settings: Sequence[str] = ()
+) -> list[StatementResult]:
+    """Run a statement once for each of ``parameters`` on psycopg's connection ``raw``, each after ``settings``.
 
     The results are in order. Raises psycopg's errors: then the outcome of every call is unknown.
     """
     query = statement.render("pyformat").text
-    results: list[StatementResult] = []
-    cursor = raw.cursor()
-    await cursor.executemany(query, parameters, returning=True)
-    async for _ in cursor.results():
-        without_rows = cursor.description is None
-        results.append(StatementResult(None, cursor.rowcount) if without_rows else await read_result(cursor))
-    return results
+    async with raw.pipeline():
+        cursors = []
+        for values in parameters:
+            for setting in settings:
+                await raw.execute(setting, prepare=True)
+            cursors.append(await raw.execute(query, values, prepare=True))
+    return [await read_result(cursor) for cursor in cursors]
 
 
 def sql_body(

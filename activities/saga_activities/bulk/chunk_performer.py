@@ -268,6 +268,7 @@ class ChunkPerformer:
             return []
         try:
             await tx.check_watermark()
+            await tx.note_settings()
             for item in part:
                 if done and time.time() >= stop_at:
                     break

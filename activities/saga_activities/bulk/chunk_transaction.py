@@ -10,12 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.bulk.guard_scripts import RowInsert
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.mysql import MysqlTransaction
-from saga_activities.guard.postgresql import PostgresSqlSession, PostgresTransaction
+from saga_activities.guard.postgresql import TRANSACTION_TIMEOUT_VERSION, PostgresSqlSession, PostgresTransaction
 from saga_activities.guard.script_transactions import begin_transaction
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.sqlalchemy_transaction import SqlAlchemyTransaction
 from saga_activities.guard.sqlite import SqliteTransaction
 from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowWrite, TransactionLimits
+from saga_activities.session_settings import KEPT_POSTGRESQL, with_foreign_keys
 from saga_activities.value_places import origin_place, result_place
 from sagas.text.exact_json import encode_json
 
@@ -46,6 +47,12 @@ _HELD = (
 )
 
 
+_KEPT = (
+    "SELECT pg_catalog.string_agg(pg_catalog.format('pg_catalog.set_config(%%L, %%L, true)', name,"
+    " pg_catalog.current_setting(name)), ', ' ORDER BY at) FROM pg_catalog.unnest(%s::text[]) WITH ORDINALITY"
+    " AS kept (name, at)"
+)
+
 _LOCK_SHARE = 1 / 8
 """The fraction of the time left that a chunk waits for a lock, before it looks for the items that do not need it: the
 waits on the way from 500 items to a single one take two thirds of its time then."""
@@ -55,6 +62,9 @@ class PostgresChunk(PostgresTransaction):
     """All rows of the chunk in one statement."""
 
     _lock_share = _LOCK_SHARE
+
+    own_settings: tuple[str, ...] = ()
+    """The statements that let the settings of the transaction hold again, once they are noted."""
 
     async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
         keys = [(*_key(row.key), row.op) for row in rows]
@@ -105,12 +115,33 @@ class PostgresChunk(PostgresTransaction):
         session.used = True
         return session
 
+    async def note_settings(self) -> None:
+        """Note the settings of the transaction, before an action may change them."""
+        names: list[str] = list(KEPT_POSTGRESQL)
+        if self._raw.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
+            names.append("transaction_timeout")
+        cursor = await self._send(_KEPT, (names,))
+        (settings,) = await cursor.fetchone() or ("",)
+        restored = f"SELECT {settings}"
+        if not self._limits.read_only:
+            restored += f", ({with_foreign_keys(self._raw.info.server_version, local=True)})"
+        self.own_settings = ("RESET ALL", restored)
+
+    async def reset_settings(self) -> None:
+        """End what an action has set, so that it does not concern the next one."""
+        if self.sql.used:
+            await self._send("; ".join(self.own_settings), ())
+
     async def next_savepoint(self, *, first: bool) -> None:
         """Keep what was done since the last savepoint, and set a new one. Nothing that an item has set concerns the
-        names of the next one.
+        next one.
         """
-        statements = "SAVEPOINT saga_item" if first else "RELEASE SAVEPOINT saga_item; SAVEPOINT saga_item"
-        await self._send(self._with_own_search_path(statements), ())
+        statements = ["SAVEPOINT saga_item"]
+        if self.sql.used:
+            statements = [*self.own_settings, *statements]
+        if not first:
+            statements = ["RELEASE SAVEPOINT saga_item", *statements]
+        await self._send("; ".join(statements), ())
 
     async def back_to_savepoint(self) -> None:
         await self._send("ROLLBACK TO SAVEPOINT saga_item", ())
@@ -179,6 +210,12 @@ class RowByRowChunk(SqlAlchemyTransaction):
     def new_session(self) -> SqlSession:
         self.sql.used = True
         return SqlSession(self._connection)
+
+    async def note_settings(self) -> None:
+        """Actions change no settings here: SET is refused."""
+
+    async def reset_settings(self) -> None:
+        """Actions change no settings here."""
 
     async def next_savepoint(self, *, first: bool) -> None:
         if not first:

@@ -95,6 +95,7 @@ class ChunkEffects:
     async def run(self, scripts: Sequence[EntryScript]) -> None:
         """End the request of each script: with the result of its action, or with its exception."""
         self._taken = self._committed + sum(map(result_size, self._all_scripts))  # of calls that were done before
+        await self._tx.note_settings()
         unshared: list[EntryScript] = []
         shared: dict[str, list[EntryScript]] = {}
         for script in scripts:
@@ -124,6 +125,7 @@ class ChunkEffects:
     async def _run_together(self, action: str, scripts: Sequence[EntryScript]) -> Sequence[EntryScript]:
         """Returns those that still have to run, on their own, so that their errors are the driver's."""
         batch = self._bodies.batch_action(action)
+        await self._tx.reset_settings()
         try:
             async with asyncio.timeout(self._together_until - time.time()):
                 if batch is not None:
@@ -195,7 +197,7 @@ class ChunkEffects:
                 if (ends := await run_block(self._tx, exact.statement, calls)) is not None:
                     _take_ends(scripts, statements, ends)
                     return
-            returned = await run_for_all(self._tx.raw, exact.statement, exact.parameters)
+            returned = await run_for_all(self._tx.raw, exact.statement, exact.parameters, self._tx.own_settings)
             results = [statement.judge(rows) for statement, rows in zip(statements, returned, strict=True)]
         except (psycopg.Error, DBAPIError, Rejected, UsageError) as error:
             _raise_if_transaction_lost(error)

@@ -39,6 +39,7 @@ DECLARE
 BEGIN
   FOR saga_item_ IN SELECT (r->>0)::int4 AS variant, (r->>1)::int8 AS expected{columns}
     FROM pg_catalog.json_array_elements(pg_catalog.current_setting('{items}')::json) AS r LOOP
+{settings}
     saga_count_ := NULL;
     BEGIN
       CASE saga_item_.variant{branches}
@@ -99,7 +100,7 @@ async def run_block(tx: Any, statement: ParsedSql, calls: Sequence[BlockCall]) -
             return None
         types.append(names)
     items = encode_json(list(_rows(transformer, statement, calls, of_calls))).decode()
-    counts = await tx.run_block(_block(statement, tuple(types)), (_ITEMS, items), _ROWS)
+    counts = await tx.run_block(_block(statement, tuple(types), tx.own_settings), (_ITEMS, items), _ROWS)
     return [_end(text) for text in counts.split(",")]
 
 
@@ -121,7 +122,8 @@ def _rows(
         yield row
 
 
-def _block(statement: ParsedSql, types: tuple[tuple[str, ...], ...]) -> str:
+def _block(statement: ParsedSql, types: tuple[tuple[str, ...], ...], settings: Sequence[str]) -> str:
+    """The block. ``settings``: the statements before each call, so that it does not see what an earlier one has set."""
     columns = "".join(
         f",\n      CASE WHEN (r->>0)::int4 = {variant} THEN (r->>{at + 2})::pg_catalog.{type} END AS p{variant}_{at}"
         for variant, names in enumerate(types)
@@ -130,6 +132,7 @@ def _block(statement: ParsedSql, types: tuple[tuple[str, ...], ...]) -> str:
     texts = [_statement(statement, variant) for variant in range(len(types))]
     return _BLOCK.format(
         quote=_quote(texts[0]),
+        settings="\n".join(f"    {each.replace('SELECT', 'PERFORM', 1)};" for each in settings),
         columns=columns,
         items=_ITEMS,
         rows=_ROWS,

@@ -83,7 +83,7 @@ _TERMINATE = text(
 )
 """Ends a statement only if it has run for some time: the process id may belong to a newer connection."""
 
-_TRANSACTION_TIMEOUT_MIN_VERSION = 170000
+TRANSACTION_TIMEOUT_VERSION = 170000
 
 
 class PostgresTransaction:
@@ -278,7 +278,7 @@ class PostgresTransaction:
             if self._limits.idle_limit is None
             else min(remaining, int(self._limits.idle_limit * 1000)),
         }
-        if self._raw.info.server_version >= _TRANSACTION_TIMEOUT_MIN_VERSION:
+        if self._raw.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
             limits["transaction_timeout"] = remaining + 1000  # the errors of the other limits are more specific
         level = f" ISOLATION LEVEL {self._limits.isolation}" if self._limits.isolation else ""
         settings = "".join(f"SET LOCAL {name} = %s; " for name in limits)

@@ -122,6 +122,41 @@ async def test_an_unknown_action_of_one_item_concerns_its_item(database: GuardDa
     assert await noted(database, sagas) == [True, True, False, True]
 
 
+# --- settings of the session ------------------------------------------------------------------------------------------
+
+SETS = (
+    "with changed as (select set_config('search_path', 'aside', false), set_config('my.mark', 'left', false)"
+    " where :sets)"
+    " insert into isolated_note select :id || coalesce(current_setting('my.mark', true), '') || current_user"
+    " from (select count(*) from changed) counted"
+)
+
+
+@pytest.mark.parametrize("form", ["block", "rows", "alone", "read"])
+async def test_what_an_item_sets_does_not_concern_the_next_one(database: GuardDatabase, form: str) -> None:
+    """The first item sets the search_path and a setting of its own, and where it writes nothing also the role."""
+    await database.rows("create schema if not exists aside")
+    await database.rows("create table if not exists aside.isolated_note (id text primary key)")
+    reading = SETS.replace("insert into isolated_note ", "")
+    reading = reading.replace(" where :sets", ", set_config('role', 'pg_monitor', false) where :sets")
+    texts = {"rows": f"{SETS} returning id", "read": reading}
+    sagas = ids(3)
+    calls: list[Invocation] = []
+    for id in sagas:
+        statement = sql(id, texts.get(form, SETS), id=id, sets=id == sagas[0])
+        if form == "alone":
+            run = [{"sql": SETS, "params": statement.arguments["params"]}, {"sql": "select 1"}]
+            statement = call(id, "sql", connection="shop", run=run)
+        calls.append(replace(statement, reads=form == "read"))
+    outcomes = await perform(database, calls)
+    [(user,)] = await database.rows("select current_user")
+    if form == "read":
+        values = [next(iter(outcome.result[0].values())) for outcome in outcomes[1:] if outcome is not None]
+    else:
+        values = [id for (id,) in await database.rows("select id from isolated_note")]
+    assert {f"{id}{user}" for id in sagas[1:]} <= set(values), outcomes
+
+
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
