@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 setup: .venv/.installed
 
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-compile
-# The wheel of PySpark is built to be unpacked at once: to compress half a gigabyte of archives takes long.
+# PySpark is half of what is fetched, and is built: beside the others, and not compressed, as it is unpacked at once.
 STORED := --config-settings=--build-option=--compression=stored
 
 .venv/.installed: pyproject.toml requirements.lock
@@ -19,7 +19,10 @@ STORED := --config-settings=--build-option=--compression=stored
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	grep '^setuptools==' requirements.lock > .venv/build.txt
 	$(INSTALL) --require-hashes -r .venv/build.txt
-	$(INSTALL) --require-hashes --no-build-isolation $(STORED) -r requirements.lock
+	grep '^pyspark==' requirements.lock > .venv/spark.txt
+	grep -v '^pyspark==' requirements.lock > .venv/others.txt
+	$(INSTALL) --require-hashes --no-build-isolation $(STORED) -r .venv/spark.txt & spark=$$!; \
+	$(INSTALL) --require-hashes --no-build-isolation -r .venv/others.txt; others=$$?; wait $$spark && exit $$others
 	$(INSTALL) --no-build-isolation -e .
 	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true  # on all cores, which pip does not use
 	$(BIN)/python -m saga_spark.runner.class_data_sharing || true
