@@ -172,6 +172,6 @@ def test_the_compensation_of_a_later_run_is_that_of_its_own_generation() -> None
 
 def test_the_view_names_the_savepoint_and_its_runs() -> None:
     driver = MachineDriver(line(), answers={"d": failing(1)}, hold=["c~undo"]).start()
-    assert driver.story["savepoints"] == [{"step": "b", "runs": 1, "attempts": 3}]
+    assert driver.story["savepoints"] == [{"step": "b", "runs": 1, "attempts": 3, "undoing": ["c", "d"]}]
     driver.end("c~undo")
     assert driver.story["savepoints"] == [{"step": "b", "runs": 2, "attempts": 3}]
