@@ -224,6 +224,20 @@ async def test_terminated_sagas_and_notifications_under_way(temporal: TemporalSe
     await until(is_reported)
 
 
+async def test_a_saga_that_no_worker_has_begun(temporal: TemporalServer, tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", temporal)
+    client = await Client.connect(project)
+    trip = (await client.start("trip", {"mode": "ok"})).id
+
+    async def is_compared() -> bool:
+        checked = await check(client, Project(project.settings, Actions([])))
+        told = {(problem.saga, problem.what, *problem.ids) for problem in checked.problems}
+        return checked.running == 1 and ("trip", "car, do: there is no action work", trip) in told
+
+    await until(is_compared)
+    await client.close()
+
+
 async def _waits(client: Client, id: str) -> bool:
     return await _is_running(client, id, "approval")
 

@@ -95,7 +95,8 @@ async def check_deploy(
             sagas = [saga for saga in replayed.sagas if members is None or saga.id in members]
             if run.running:
                 check.running += 1
-                check.in_bulk += len(sagas) if run.workflow_type == BULK_WORKFLOW else 0
+                if run.workflow_type == BULK_WORKFLOW:
+                    check.in_bulk += sum(1 for saga in sagas if saga.id != run.id)
             elif run.ended_from_outside:
                 check.resumable += sum(1 for saga in sagas if saga.calls)
             else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from temporalio import workflow
+from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
@@ -28,7 +29,7 @@ from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.worker.worker_trust import TrustInterceptor, WorkerTrust
-from sagas.machine.remaining_calls import RemainingCall
+from sagas.machine.remaining_calls import RemainingCall, calls_of_definition
 from sagas.project import Project
 from sagas.protocol.payloads import (
     BATCH_WORKFLOW,
@@ -42,7 +43,9 @@ from sagas.protocol.payloads import (
 )
 from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
+from sagas.workflow.client_fields import MALFORMED
 from sagas.workflow.notify import NotifyWorkflow
+from sagas.workflow.run_start import read_header
 from sagas.workflow.saga_workflow import SagaWorkflow
 from sagas.workflow.schedule_workflow import ScheduledStart
 
@@ -71,16 +74,24 @@ class Replayed:
 
 
 async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[RunInfo]) -> AsyncIterator[Replayed]:
-    """Replay the runs one after the other. Left out are those of other workflows, and those without a history."""
+    """Replay the runs one after the other; last come those that no worker has begun, which have nothing to replay.
+
+    Left out are those of other workflows, and those without a history.
+    """
     replayed_runs: dict[str, RunInfo] = {}
+    not_begun: list[Replayed] = []
 
     async def histories() -> AsyncIterator[WorkflowHistory]:
         async for run in runs:
             events = [event async for event in readable_events(temporal, run)]
-            if events and _is_of_the_engine(run, events[0], project):
+            if not events or not _is_of_the_engine(run, events[0], project):
+                continue
+            if any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in events):
                 history = WorkflowHistory(run.id, events)
                 replayed_runs[history.run_id] = run  # of a run after a reset that is the id of the run before it
                 yield history
+            elif run.running:
+                not_begun.append(_not_begun(run, events[0]))
 
     instances: dict[str, Any] = {}
     sagas: dict[str, Sequence[ReplayedSaga]] = {}
@@ -105,6 +116,20 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
             run = replayed_runs.pop(result.history.run_id)
             instances.pop(result.history.run_id, None)
             yield Replayed(run, result.replay_failure, sagas.pop(result.history.run_id, ()))
+    for replayed in not_begun:
+        yield replayed
+
+
+def _not_begun(run: RunInfo, first: HistoryEvent) -> Replayed:
+    """The run with the calls of the definition that its start has; without one it begins with that of this build."""
+    fields = first.workflow_execution_started_event_attributes.header.fields
+    if DEFINITION_HEADER not in fields:
+        return Replayed(run, None, ())
+    try:
+        definition = read_header(fields[DEFINITION_HEADER].data).definition
+    except MALFORMED as error:
+        return Replayed(run, error, ())
+    return Replayed(run, None, [ReplayedSaga(definition.saga, run.id, calls_of_definition(definition))])
 
 
 def _sagas_of(instance: Any, run: RunInfo) -> Sequence[ReplayedSaga]:
