@@ -101,6 +101,24 @@ def _warn_unfinished(group: str, position: Any, mark: DeliveryMark, reader: str)
         )
 
 
+def commit_beginnings(
+    client: Any, cluster: KafkaAdmin, topic: str, partitions: Iterable[int], mark: DeliveryMark
+) -> None:
+    """Commit the beginnings of these partitions. Raises KafkaException, KafkaOperationError."""
+    from confluent_kafka import KafkaException
+
+    offsets = cluster.offsets(topic)
+    positions = [
+        commit_position(topic, partition, offsets[partition].log_start, mark)
+        for partition in partitions
+        if partition in offsets
+    ]
+    committed = client.commit(offsets=positions, asynchronous=False) if positions else []
+    for position in committed:
+        if position.error is not None:
+            raise KafkaException(position.error)
+
+
 def move_assignment(
     client: Any, topic: str, assigned: Iterable[int], starts: Mapping[int, int], *, is_cooperative: bool
 ) -> None:

@@ -35,6 +35,7 @@ from saga_workers.trigger.partition_assignment import (
     AssignedPosition,
     PartitionMissing,
     assign_from_commits,
+    commit_beginnings,
     move_assignment,
     warn_created_again,
     warn_outside,
@@ -237,13 +238,30 @@ class TopicReader:
         self._identity_due = time.monotonic() + IDENTITY_INTERVAL
         if topic_id == self._topic_id:
             return True
-        from confluent_kafka import OFFSET_BEGINNING
+        self._begin_in_new_topic(topic_id)
+        return False
 
+    def _begin_in_new_topic(self, topic_id: str) -> None:
+        """Read all partitions of the topic that was created again from their beginning.
+
+        Their positions are committed first, because Kafka has dropped those of the group with the topic: a process that
+        is killed after it has handled the first records would leave a group without a position.
+        """
+        from confluent_kafka import OFFSET_BEGINNING, KafkaException
+
+        self._forget(list(self._trackers))
+        mark = DeliveryMark(topic_id, self._marks.reader)
+        try:
+            commit_beginnings(self._client, self._cluster, self.topic, self._assigned, mark)
+        except (KafkaOperationError, KafkaException) as error:
+            self._problem.note(error)
+            self._identity_due = 0.0
+            time.sleep(POLL_TIMEOUT)
+            return
         warn_created_again(self.group, self.topic)
         self._topic_id = topic_id
-        self._forget(list(self._trackers))
+        self._marks.restart(self._assigned, topic_id)
         self._go_on_at(dict.fromkeys(self._assigned, OFFSET_BEGINNING))
-        return False
 
     def _read_again(self, batch: list[Any]) -> None:
         from confluent_kafka import KafkaError

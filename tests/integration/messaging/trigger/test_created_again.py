@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from saga_activities.kafka.admin import KafkaAdmin
+from saga_workers.trigger import reader
+from saga_workers.trigger.delivery import DeliveryMark
 from sagas import Message, bridge, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
@@ -68,6 +72,35 @@ async def test_while_it_is_read(
             assert count(metrics, "saga_dead_letters_total") == 0
     assert sorted(number for _, number in shop.effects()) == [*range(8), *range(100, 100 + second)]
     assert "the topic was deleted and created again; it is read from its beginning" in caplog.text
+
+
+async def test_its_position_is_committed_before_a_record_is_handled(
+    kafka: Broker, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be killed after any record, and Kafka has dropped the positions of the group with the topic."""
+    monkeypatch.setattr(reader, "COMMIT_INTERVAL", 3600.0)
+    topic = kafka.create_topic(partitions=2)
+    committed: list[Mapping[int, tuple[int, str]]] = []
+
+    @consumer(topic, connection="shop", name="note")
+    async def note(message: Message) -> None:
+        if message.value >= 100:
+            committed.append(await asyncio.to_thread(admin.committed_positions, group, topic))
+        await message.sql.execute(INSERT, what=message.id, number=message.value)
+
+    settings = kafka.settings(outbox="shop")
+    project = project_of(tmp_path, settings, NOWHERE, readers=[note], connections={"shop": shop.url})
+    group, admin = f"{project.settings.kafka.prefix}-consumer-note", KafkaAdmin(project.settings.kafka)
+    kafka.produce(topic, *range(8))
+    async with triggering(project):
+        await until_in_thread(lambda: len(shop.effects()) == 8)
+        _again(kafka, topic, range(100, 105))
+        await until_in_thread(lambda: len(shop.effects()) == 13)
+    topic_id = admin.topic_id(topic)
+    assert len(committed) == 5
+    for positions in committed:
+        assert {partition: offset for partition, (offset, _) in positions.items()} == {0: 0, 1: 0}
+        assert {DeliveryMark.parse(metadata).topic_id for _, metadata in positions.values()} == {topic_id}
 
 
 async def test_while_the_reader_is_down(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
@@ -129,6 +162,36 @@ from sagas import Message, consumer
 async def note(message: Message) -> None:
     await message.sql.execute("insert into effect (what, number) values ('note', :n)", n=message.value)
 """
+
+WITHOUT_COMMITS = (
+    MODULE
+    + """
+from saga_workers.trigger import reader
+
+reader.COMMIT_INTERVAL = 3600.0
+"""
+)
+
+
+@pytest.mark.slow
+async def test_killed_before_its_next_commit(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
+    topic, prefix = kafka.create_topic(), fresh("p")
+    module = WITHOUT_COMMITS.replace("TOPIC", topic)
+    folder = write_project(tmp_path / "p", kafka, temporal=NOWHERE, database=shop.url, prefix=prefix, module=module)
+    process = TriggerProcess("trigger", folder, "--grace", "5s")
+    kafka.produce(topic, *range(8))
+    try:
+        process.launch()
+        await until_in_thread(lambda: len(shop.effects()) == 8)
+        await asyncio.to_thread(_again, kafka, topic, range(100, 105), 1)
+        await until_in_thread(lambda: len(shop.effects()) == 13)
+        process.kill()
+        process.launch()
+        kafka.produce(topic, 105)
+        await until_in_thread(lambda: len(shop.effects()) == 14)
+    finally:
+        process.kill()
+    assert sorted(number for _, number in shop.effects()) == [*range(8), *range(100, 106)]
 
 
 @pytest.mark.slow
