@@ -314,7 +314,8 @@ async def wait_until_published(
     """Wait until the relay has published the events in ``result`` of an emitting step.
 
     Returns None when all are published, or an unknown outcome when the attempt's time is over; the next attempt gets
-    the stored result and continues to wait. A missing row was published: the relay removes no other rows.
+    the stored result and continues to wait. If an operator has dropped one of them, the outcome parks the step. A
+    missing row was published: the relay keeps that of a dropped event for longer than an attempt takes.
     """
     # An operator may have recorded another result.
     stored = result.get("events") if isinstance(result, Mapping) else None
@@ -322,7 +323,9 @@ async def wait_until_published(
     open_ids, why = list(wanted), ""
     for interval in _POLL_INTERVALS:
         try:
-            open_ids, why = await _unpublished(engine, open_ids)
+            open_ids, dropped, why = await _unpublished(engine, open_ids)
+            if dropped:
+                return _never_published([wanted[event_id] for event_id in dropped], len(wanted), why)
         except Exception as error:
             classified = classify_database_error(error)
             if classified is None or not classified.infrastructure:
@@ -342,8 +345,19 @@ async def wait_until_published(
         await asyncio.sleep(interval)
 
 
-async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], str]:
-    waiting, why = [], ""
+def _never_published(topics: list[str], count: int, why: str) -> Outcome:
+    message = (
+        f"stored, but {len(topics)} of {counted(count, 'event')} will never be published "
+        f"({', '.join(sorted(set(topics)))}): {why}"
+    )
+    return Outcome("unknown", failure=Failure("NotPublished", message), retryable=False, park_reason=message)
+
+
+async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], list[str], str]:
+    """The events of these that are not published, those of them that were dropped, and why, as far as it is noted."""
+    waiting: list[str] = []
+    dropped: list[str] = []
+    notes: dict[str, str] = {}
     async with engine.connect() as connection:
         events = outbox_table.c
         for start in range(0, len(ids), _READ_AT_ONCE):
@@ -352,8 +366,11 @@ async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], 
             for row in rows:
                 if row.status != PUBLISHED:
                     waiting.append(row.event_id)
-                    why = row.note or why
-    return waiting, why
+                    notes[row.event_id] = row.note or ""
+                if row.status == DROPPED:
+                    dropped.append(row.event_id)
+    why = [note for event_id in dropped or waiting if (note := notes[event_id])]
+    return waiting, dropped, why[-1] if why else ""
 
 
 def emitted_events(

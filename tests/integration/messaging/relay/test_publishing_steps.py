@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from saga_workers.relay.relay_process import run_relay
+from saga_workers.relay.undecided_events import decide_event
 from sagas import Step, action
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
@@ -119,6 +120,44 @@ async def test_a_step_that_waits_until_its_events_are_published(env: EventsEnvir
     assert story["state"] == "COMPLETED"
     assert await env.statuses(saga_id) == ["PUBLISHED", "PUBLISHED"]
     assert values(kafka, topic) == [1, 2]
+
+
+@pytest.mark.parametrize("place", ["before", "pivot", "after"])
+async def test_a_step_that_waits_for_an_event_that_is_dropped(
+    env: EventsEnvironment, kafka: Broker, place: str
+) -> None:
+    topic = kafka.create_topic()
+    passed = "{id: go, uses: require, with: {that: true}, pivot: true}"
+    tell = f"""
+        - id: tell
+          uses: kafka.publish
+          with: {{topic: {topic}, value: 1, wait: published}}
+          pivot: {str(place == "pivot").lower()}"""
+    if place == "before":
+        tell += f"\n          compensate: {{uses: kafka.publish, with: {{topic: {topic}, value: -1}}}}"
+    steps = {"before": f"{tell}\n        - {passed}", "pivot": tell, "after": f"\n        - {passed}{tell}"}[place]
+    async with env.serving(f"\n      saga: waits\n      steps:{steps}\n") as client:
+        saga_id = await begin(client, "waits")
+
+        async def is_written() -> bool:
+            return await env.statuses(saga_id) == ["NEW"]
+
+        await until(is_written)
+        await env.query("update saga_outbox set status = 'REFUSED' where saga_id = :id", id=saga_id)
+        [event] = await env.rows(saga_id)
+        await decide_event(env.databases.engine("shop"), event.event_id, "drop", who="kim", reason="not wanted")
+        parked = await finished(client, saga_id)
+        [operation] = parked["parked"]
+        assert (parked["state"], operation["step"]) == ("PARKED", "tell")
+        assert f"1 of 1 event will never be published ({topic}): drop: kim: not wanted" in operation["why"]
+        decision = {"step": "tell", "decision": "done", "reason": "it goes on without it", "who": "kim"}
+        if place == "pivot":
+            decision["evidence"] = "its event is in the outbox"
+        else:
+            assert "skip" in operation["decisions"]
+        await client.resolve(saga_id, decision)
+        story = await finished(client, saga_id)
+    assert story["state"] == "COMPLETED"
 
 
 @pytest.mark.slow
