@@ -204,6 +204,23 @@ async def read_run(engine: AsyncEngine, saga_id: str) -> RunRow | None:
         return await read_newest(connection, saga_id)
 
 
+async def read_story(
+    engine: AsyncEngine, saga_id: str, *, saga: str, generation: int, input_digest: str | None
+) -> RunRow | None:
+    """The newest row of this id that is of this saga, this generation and this input; None if there is none.
+
+    A digest that the row does not have, or that is None, equals any.
+    """
+    query = sa.select(*_READ).where(
+        _COLUMNS.saga_id == saga_id, _COLUMNS.saga == saga, _COLUMNS.generation == generation
+    )
+    if input_digest is not None:
+        query = query.where(sa.or_(_COLUMNS.input_digest.is_(None), _COLUMNS.input_digest == input_digest))
+    async with engine.connect() as connection:
+        rows = (await connection.execute(query.order_by(_COLUMNS.started_at.desc()).limit(1))).all()
+        return next(iter(await _to_rows(connection, rows)), None)
+
+
 async def read_newest(connection: AsyncConnection, saga_id: str) -> RunRow | None:
     """Read the newest row of a saga on an open connection; None if it has none."""
     query = sa.select(*_READ).where(_COLUMNS.saga_id == saga_id).order_by(_COLUMNS.started_at.desc()).limit(1)

@@ -74,9 +74,9 @@ later."""
 
 LookBeforeReset = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Looks up what a saga had done before the current run, which follows one that was reset or deleted. Called with its
-``saga_id`` and its ``generation``; its steps that are ``nested`` sagas, or ``finishes``; the ``evidence`` of its commit
-point, and what an operator says of that (``committed``); the time ``since`` which it has run; and ``is_lost``, if
-nobody has the state of an earlier run."""
+``saga_id``, its ``generation`` and its ``input_digest``; its steps that are ``nested`` sagas, or ``finishes``; the
+``evidence`` of its commit point, and what an operator says of that (``committed``); the time ``since`` which it has
+run; and ``is_lost``, if nobody has the state of an earlier run."""
 
 
 class LookUpEarlierChild(Protocol):

@@ -77,6 +77,7 @@ class RunReset:
         about |= {"evidence": commit_evidence(machine.definition).to_json(), "is_lost": machine.earlier_state_is_lost}
         finishes = [step.id for step in machine.definition.steps if step.do.uses == "finish"]
         about |= {"committed": machine.told_committed, "finishes": finishes}
+        about["input_digest"] = machine.origin().input_digest
         self._tasks.start(_TASK, self._look_up(about, seed))
 
     async def _look_up(self, about: Mapping[str, Any], seed: int) -> None:

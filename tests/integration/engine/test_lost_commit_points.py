@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
@@ -25,6 +26,11 @@ TRIED = """
       - {id: go, uses: wait, with: {signal: go}}
       - {id: h, uses: work, retry: {max_attempts: 1}, confirm: settle, compensate: unwork}
       - {id: g, uses: work, confirm: settle, compensate: unwork}
+"""
+OTHER = """
+    saga: other
+    steps:
+      - {id: x, uses: book, confirm: fix, compensate: unbook}
 """
 GUARDED_LAST = (
     TRIED
@@ -98,6 +104,40 @@ async def test_a_second_deletion_does_not_forget_the_commit_point(env: Environme
         await delete(client, id)
         env.plan["do h"] = [None]
         await resume(client, id)
+        await check_that_it_only_goes_forward(env, client, id)
+
+
+async def replace(client: Client, id: str, saga: str) -> None:
+    """Start another saga under the id, which ends the run that has it, and await its end."""
+    queue = client.project.settings.temporal.task_queue
+    policy = WorkflowIDConflictPolicy.TERMINATE_EXISTING
+    await client.temporal.start_workflow(saga, {}, id=id, task_queue=queue, id_conflict_policy=policy)
+
+    async def recorded() -> bool:
+        story = await client.locator.ledger.find(id)
+        return story is not None and story.view.saga == saga and story.view.ended_at is not None
+
+    await until(recorded)
+
+
+async def test_the_end_of_another_saga_is_no_commit_point(env: Environment, orders: AsyncEngine) -> None:
+    async with env.serving(GUARDED_LAST, OTHER) as client:
+        id = await begin(client, "tried")
+        await waits_at(client, id, "go")
+        await replace(client, id, "other")
+        await resume(client, id)
+        assert (await client.show(id))["phase"] == "forward"
+        await client.cancel(id)
+        assert ((await finished(client, id))["state"], await env.effects()) == ("COMPENSATED", ["confirm x", "x"])
+
+
+async def test_the_end_of_another_saga_hides_no_commit_point(env: Environment, orders: AsyncEngine) -> None:
+    env.plan |= {"confirm g": [Rejected("no")], "do x": [Rejected("no")]}
+    async with env.serving(TRIED, OTHER) as client:
+        id = await committed_and_deleted(client)
+        await replace(client, id, "other")
+        await resume(client, id)
+        assert (await client.show(id))["phase"] == "committed"
         await check_that_it_only_goes_forward(env, client, id)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.location.traces import GuardedEffect
+from saga_workers.location.traces import GuardedEffect, without_others
 from sagas.definition.analysis.commit_evidence import CommitEvidence
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.protocol.saga_view import SagaView
@@ -22,15 +22,18 @@ CommitPoint = Literal["past", "before", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class CommitTraces:
-    """The traces of one saga, of this generation.
+    """The traces of one saga, of this generation. Under its id there may also be those of another one.
 
-    ``done``: entries outside of the guards that are done. ``is_committed``: the state of an earlier run says so.
-    ``is_undone``: it is undone, or being undone. ``is_lost``: nobody has the state of one of its runs. ``told``: what
-    an operator says of it; None if nobody was asked.
+    ``saga``: its name. ``input_digest``: that of its input; None if it is not known. ``done``: entries outside of the
+    guards that are done. ``is_committed``: the state of an earlier run says so. ``is_undone``: it is undone, or being
+    undone. ``is_lost``: nobody has the state of one of its runs. ``told``: what an operator says of it; None if nobody
+    was asked.
     """
 
     saga_id: str
+    saga: str
     generation: int
+    input_digest: str | None
     evidence: CommitEvidence
     effects: Sequence[GuardedEffect]
     done: Collection[str] = ()
@@ -42,7 +45,7 @@ class CommitTraces:
 
 async def find_commit_point(ledger: RunLedger, traces: CommitTraces) -> CommitPoint:
     """On which side of its commit point the saga is. Raises LedgerUnavailable."""
-    own = [effect for effect in traces.effects if effect.generation >= traces.generation]
+    own = _own_effects(traces)
     done = {_step(entry) for entry in (*traces.done, *(effect.entry for effect in own if effect.open))}
     if done.intersection(traces.evidence.decisive):
         return "past"
@@ -52,7 +55,7 @@ async def find_commit_point(ledger: RunLedger, traces: CommitTraces) -> CommitPo
         return "past"
     if not traces.is_lost:
         return "before"
-    story = await story_in_ledger(ledger, traces.saga_id, traces.generation)
+    story = await story_in_ledger(ledger, traces.saga_id, traces.saga, traces.generation, traces.input_digest)
     if story is not None and story.phase == "committed":
         return "past"
     goes_backward = story is not None and story.phase == "backward"
@@ -62,12 +65,22 @@ async def find_commit_point(ledger: RunLedger, traces: CommitTraces) -> CommitPo
     return "unknown" if traces.told is None else "past" if traces.told else "before"
 
 
-async def story_in_ledger(ledger: RunLedger, saga_id: str, generation: int) -> SagaView | None:
-    """The last view of the saga in the ledger; None if it has none of this generation. Raises LedgerUnavailable."""
+def _own_effects(traces: CommitTraces) -> list[GuardedEffect]:
+    effects = without_others(traces.effects, traces.saga, traces.input_digest)
+    steps = traces.evidence.steps
+    return [effect for effect in effects if effect.generation >= traces.generation and _step(effect.entry) in steps]
+
+
+async def story_in_ledger(
+    ledger: RunLedger, saga_id: str, saga: str, generation: int, input_digest: str | None
+) -> SagaView | None:
+    """The last view of this saga in the ledger; None if it has none of this generation. The end of another saga, or of
+    one with another input, that was started under its id says nothing about it. Raises LedgerUnavailable.
+    """
     if workflow_id_problem(saga_id) is not None:
         return None  # no row has such an id, and a database may not even read it
-    row = await ledger.find(saga_id)
-    return row.view if row is not None and row.view.generation == generation else None
+    row = await ledger.find_story(saga_id, saga=saga, generation=generation, input_digest=input_digest)
+    return None if row is None else row.view
 
 
 def _step(entry: str) -> str:

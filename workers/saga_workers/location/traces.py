@@ -168,6 +168,22 @@ def open_origin(effects: Sequence[GuardedEffect]) -> Origin | None:
     return next((effect.origin for effect in effects if effect.open and effect.origin is not None), None)
 
 
+def without_others(effects: Sequence[GuardedEffect], saga: str, input_digest: str | None) -> list[GuardedEffect]:
+    """The effects without those that a run of another saga, or with another input, has made under the same id, as far
+    as their origins tell: only the first effects of a run have one.
+    """
+    return [
+        effect
+        for effect in effects
+        if effect.origin is None
+        or (effect.origin.saga == saga and _may_equal(effect.origin.input_digest or None, input_digest))
+    ]
+
+
+def _may_equal(first: str | None, other: str | None) -> bool:
+    return first is None or other is None or first == other
+
+
 def highest_generations(effects: Sequence[GuardedEffect]) -> dict[str, int]:
     """The highest generation of each entry, where it is not the first: a step that ran again must not begin with an
     earlier one.

@@ -97,9 +97,10 @@ async def start_again(
             help="`saga resume` needs the key of the row in [codec] key",
         )
     started_with = _definition(client, saga_id, origin, definition, given)
-    await _refuse_unknown_commit(
-        client, CommitTraces(saga_id, origin.generation, commit_evidence(started_with), effects), committed, given
+    traces = CommitTraces(
+        saga_id, origin.saga, origin.generation, origin.input_digest or None, commit_evidence(started_with), effects
     )
+    await _refuse_unknown_commit(client, traces, committed, given)
     starter = SagaStarter(
         client.locator,
         started_with,

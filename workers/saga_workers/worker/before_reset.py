@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_workers.location.commit_point import CommitTraces, find_commit_point, story_in_ledger
 from saga_workers.location.done_commands import done_commands
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import GuardedEffect, guarded_effects, highest_generations, last_items
+from saga_workers.location.traces import GuardedEffect, guarded_effects, highest_generations, last_items, without_others
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.saga_runs import describe_saga_run
@@ -46,7 +46,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     """Return what the saga had done. ``about``: see :data:`saga_activities.temporal.saga_activities.LookBeforeReset`.
 
     Effects and commands of a saga with this id that had ended before it was started again (``saga start --again``) are
-    not its own: they have lower generations.
+    not its own: they have lower generations. Those of another saga, or with another input, are not its own either.
 
     ``undone``: it was compensated, or is being compensated, by a run of its own or by that of its undo;
     ``generations``: the highest of each entry, where it is not the first, and those of the last item of each `for_each`
@@ -58,7 +58,9 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     Raises SagaError for a guard that cannot be read, and for a run that does not answer.
     """
     saga_id, generation = about["saga_id"], int(about["generation"])
-    effects = [effect for effect in await guarded_effects(settings, saga_id) if effect.generation >= generation]
+    saga, digest = activity.info().workflow_type or "", about["input_digest"]
+    recorded = [effect for effect in await guarded_effects(settings, saga_id) if effect.generation >= generation]
+    effects = without_others(recorded, saga, digest)
     started = datetime.fromtimestamp(float(about["since"]), UTC)
     packed = [state async for state in _states_before(locator, started)]
     states = [LeftState.of(unpack_state(state)) for state in packed if state is not None]
@@ -86,7 +88,9 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     commands = await done_commands(settings, [saga_id])
     traces = CommitTraces(
         saga_id,
+        saga,
         generation,
+        digest,
         CommitEvidence.from_json(about["evidence"]),
         effects,
         done=[
@@ -132,7 +136,8 @@ def _in_guards(effects: Sequence[GuardedEffect]) -> dict[str, int]:
 
 async def _told_decisions(locator: Locator, about: Mapping[str, Any]) -> dict[str, bool]:
     """The decisions of the saga up to when it was last parked, as the ledger tells. Raises LedgerUnavailable."""
-    story = await story_in_ledger(locator.ledger, about["saga_id"], int(about["generation"]))
+    saga, generation = activity.info().workflow_type or "", int(about["generation"])
+    story = await story_in_ledger(locator.ledger, about["saga_id"], saga, generation, about["input_digest"])
     if story is None:
         return {}
     residue = {row.step for row in story.residue}

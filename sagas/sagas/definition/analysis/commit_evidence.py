@@ -14,11 +14,13 @@ from sagas.definition.model import Definition, StepDefinition, has_effect
 class CommitEvidence:
     """The steps of a definition that tell of its commit point.
 
-    ``decisive``: their effects are made by the commit point, or past it. ``needed``: each of them has a row in its
-    guard before a commit point without a pivot, whether it was done or an operator has skipped it. ``untold``: without
-    a pivot, those with a confirm of which no guard tells. A pivot tells itself, because it is looked up.
+    ``steps``: all of them; an effect of any other step is of another saga under the same id. ``decisive``: their
+    effects are made by the commit point, or past it. ``needed``: each of them has a row in its guard before a commit
+    point without a pivot, whether it was done or an operator has skipped it. ``untold``: without a pivot, those with a
+    confirm of which no guard tells. A pivot tells itself, because it is looked up.
     """
 
+    steps: tuple[str, ...]
     decisive: tuple[str, ...]
     needed: tuple[str, ...]
     untold: tuple[str, ...]
@@ -28,7 +30,7 @@ class CommitEvidence:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> CommitEvidence:
-        return CommitEvidence(tuple(value["decisive"]), tuple(value["needed"]), tuple(value["untold"]))
+        return CommitEvidence(*(tuple(value[name]) for name in ("steps", "decisive", "needed", "untold")))
 
 
 def commit_evidence(definition: Definition) -> CommitEvidence:
@@ -36,6 +38,7 @@ def commit_evidence(definition: Definition) -> CommitEvidence:
     below_a_finish = {id for cut_off in plan.finishes.values() for id in cut_off}
     steps = definition.steps
     return CommitEvidence(
+        tuple(s.id for s in steps),
         tuple(s.id for s in steps if s.pivot or s.kind == "retriable" or s.id in plan.after_pivot),
         tuple(s.id for s in steps if s.id not in below_a_finish and _has_a_row_at_the_commit(s)),
         () if plan.pivot is not None else tuple(id for id in plan.to_confirm if not plan.steps[id].do.guarded),
