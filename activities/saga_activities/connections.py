@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from saga_activities.durable_commits import make_commits_durable
 from saga_activities.foreign_rights import refuse_foreign_rights
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.stored_values import PLAIN, StoredValues, options_of, stored_values_of
@@ -145,6 +146,7 @@ def open_engine(
     if backend == "postgresql":
         cast_parameters(engine)
         send_integers_as_bigint(engine)
+        make_commits_durable(engine)
     if backend == "sqlite":
         stop_abandoned_statements(engine.sync_engine)
     else:

@@ -40,7 +40,14 @@ _POSTGRESQL = {
 DURABLE_COMMIT = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
-"""Makes COMMIT wait for the disk: with `off`, a crash of the server can lose an effect that is known as done."""
+"""Makes COMMIT wait for the disk: with `off`, a crash of the server can lose an effect that is known as done. For one
+transaction, so that it also holds where a connection pooler changes the session.
+"""
+
+DURABLE_SESSION = DURABLE_COMMIT.replace("true", "false")
+"""Makes every COMMIT of a session wait for the disk. Other values, such as `remote_apply`, stay as they are, so it
+cannot be an option of the start.
+"""
 
 OWN_SEARCH_PATH = "SET LOCAL search_path TO DEFAULT"
 """Lets names without a schema mean the tables of the engine again, after a statement of an action that may have called
@@ -48,8 +55,8 @@ set_config. It ends with the transaction.
 """
 
 CLEAN_POSTGRESQL = (
-    "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *;"
-    " DISCARD TEMP"
+    f"RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; {DURABLE_SESSION}; SELECT pg_advisory_unlock_all();"
+    " CLOSE ALL; UNLISTEN *; DISCARD TEMP"
 )
 """Ends what a statement has left in the session outside its transaction; RESET gives the settings above again. RESET
 ALL leaves the role.

@@ -1,10 +1,19 @@
-"""Guarded transactions are on disk once committed, though the sessions of the role need not wait for that."""
+"""Transactions of the engine are on disk once committed, though the sessions of the role need not wait for that."""
 
 from __future__ import annotations
 
-import pytest
-from sqlalchemy import make_url
+from pathlib import Path
 
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.connections import open_engine
+from saga_spark.database_sessions import database_session
+from saga_workers.runtime.databases import open_command_engine
+from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
 from tests.integration.guard.automatic_steps import Tables
@@ -21,4 +30,32 @@ async def test_only_a_commit_that_waits_for_no_disk_is_changed(
     done = await tables.do(["insert into @used values (1, current_setting('synchronous_commit'))"])
     assert done.kind == "done", done
     assert await tables.dump() == {"used": [f"(1, '{used}')"]}
+    engine = tables.database.connections.engine("shop")
+    assert await setting_of(engine) == used  # also after the statements of the step, which may change the session
     await tables.database.connections.close()
+
+
+async def setting_of(engine: AsyncEngine) -> str:
+    async with engine.connect() as connection:
+        return (await connection.execute(text("show synchronous_commit"))).scalar_one()
+
+
+@pytest.mark.parametrize(("setting", "used"), [("off", "on"), ("remote_apply", "remote_apply")])
+async def test_every_session_of_the_engine_waits_for_the_disk(
+    setting: str, used: str, postgres_server: DatabaseServer, tmp_path: Path
+) -> None:
+    url = new_database(postgres_server)
+    with psycopg.connect(url, autocommit=True) as administrator:
+        [name] = administrator.execute("select current_database()").fetchone() or ()
+        change = sql.SQL("alter database {} set synchronous_commit = {}").format(sql.Identifier(name), setting)
+        administrator.execute(change)
+    pool = open_engine("shop", url, 1)  # of workers, relays and ledgers
+    command = open_command_engine(SqlConnection(name="shop", root=tmp_path, url=url))
+    assert (await setting_of(pool), await setting_of(command)) == (used, used)
+    serializable = pool.execution_options(isolation_level="SERIALIZABLE")
+    assert (await setting_of(serializable), await setting_of(pool)) == (used, used)
+    await pool.dispose()
+    await command.dispose()
+    with database_session(url, "shop") as connection:
+        connection.rollback()
+        assert connection.execute("show synchronous_commit").fetchone() == (used,)

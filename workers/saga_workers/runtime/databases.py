@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.connections import DatabaseConnections, cast_parameters, engine_url
+from saga_activities.durable_commits import make_commits_durable
 from saga_activities.enqueued import tables as enqueued_tables
 from saga_activities.guard import outbox_postgresql
 from saga_activities.guard import schema as guard_schema
@@ -120,6 +121,7 @@ def open_command_engine(connection: SqlConnection) -> AsyncEngine:
         raise UsageError(f"connections.{connection.name}.url cannot be used: {driver_message(error)}") from error
     if engine.dialect.name == "postgresql":
         cast_parameters(engine)
+        make_commits_durable(engine)
     return engine
 
 

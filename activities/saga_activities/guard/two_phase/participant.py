@@ -11,6 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from saga_activities.durable_commits import make_commits_durable
 from saga_activities.guard import commit_wait, result_codec
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.script_transactions import (
@@ -148,6 +149,7 @@ class Preparation(ScriptTransactions):
         url = self.engine.url
         arguments = session_arguments(url)
         engine = create_async_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
+        make_commits_durable(engine)
         op = rules.run_op(self._run)
         place = result_place(entry_key.saga_id, entry_key.entry, entry_key.generation, op)
         stored = stored_values(self.engine).encrypt_result(place, result)
