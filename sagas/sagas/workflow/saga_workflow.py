@@ -38,6 +38,7 @@ from sagas.protocol.messages import (
 )
 from sagas.protocol.nested_result import result_for_parent
 from sagas.protocol.payloads import (
+    EVENT_MEMO,
     OUTCOME_MEMO,
     OUTCOME_SIGNATURE_MEMO,
     STARTED_AT_MEMO,
@@ -184,7 +185,7 @@ class SagaWorkflow(SagaMessages):
         if handed is None:
             self._must_stay = True
         elif not self._closes_canceled:
-            workflow.continue_as_new(raw_json(handed), memo={STARTED_AT_MEMO: machine.started_at})
+            workflow.continue_as_new(raw_json(handed), memo=_continued_memo(machine.started_at))
         self._continuing = False
         self._pause.forget()
         self._activity_calls.callbacks.stay()
@@ -357,3 +358,11 @@ class SagaWorkflow(SagaMessages):
         if finish.state == "COMPENSATED" and cancelled and (finish.reason or {}).get("kind") == "cancelled":
             raise CancelledError("cancelled, and everything done was undone")
         raise closing_error(finish, document)
+
+
+def _continued_memo(started_at: float | None) -> dict[str, Any]:
+    """The memo of the run that continues this one. Temporal hands on nothing of the memo to a run that is given one."""
+    memo: dict[str, Any] = {STARTED_AT_MEMO: started_at}
+    if (event := workflow.info().raw_memo.get(EVENT_MEMO)) is not None:
+        memo[EVENT_MEMO] = RawValue(event)
+    return memo

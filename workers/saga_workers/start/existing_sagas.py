@@ -16,22 +16,25 @@ from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.start.start_requests import StartRequest, StartResult
 from saga_workers.temporal.saga_input import read_input
 from saga_workers.temporal.saga_runs import was_never_accepted
-from saga_workers.temporal.temporal_runs import NoAnswer, RunDescription
+from saga_workers.temporal.temporal_runs import NoAnswer, RunDescription, RunInfo
 from saga_workers.views.saga_view import read_view
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError
 from sagas.expressions.work_budget import TooComplex
-from sagas.protocol.payloads import input_digest
+from sagas.protocol.payloads import EVENT_MEMO, input_digest
 from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN, SagaView
 from sagas.text.shell import saga_command
 
 
 class AlreadyEnded(RefusedError):
-    """The id belongs to a run that ended without completing; ``state`` is how."""
+    """The id belongs to a run that ended without completing; ``state`` is how.
 
-    def __init__(self, saga_id: str, state: str) -> None:
-        self.state = state
+    ``event``: the identity of the event that had started it; None if none did, or nobody knows it.
+    """
+
+    def __init__(self, saga_id: str, state: str, event: str | None = None) -> None:
+        self.saga_id, self.state, self.event = saga_id, state, event
         if state == "TERMINATED":
             super().__init__(
                 f"{saga_id} was terminated, so it is unknown which of its effects exist",
@@ -188,11 +191,11 @@ class ExistingSagas:
             return StartResult(saga_id, "", False, bulk_id=view.bulk_workflow)
         return _ended(saga_id, view.state, StartResult(saga_id, "", False, completed=True, source="ledger"))
 
-    def run_in_ledger(self, row: RunRow, input: Any) -> StartResult:
-        """The run that only the ledger knows, if it may count as this start."""
+    def run_in_ledger(self, row: RunRow, input: Any, event: str | None = None) -> StartResult:
+        """The run whose end only the ledger knows, if it may count as this start. ``event``: what has started it."""
         view = row.view
         self._require_same_start(view.id, view.saga, row.input_digest, input, view.state)
-        return _ended(view.id, view.state, StartResult(view.id, "", False, completed=True, source="ledger"))
+        return _ended(view.id, view.state, StartResult(view.id, "", False, completed=True, source="ledger"), event)
 
     async def run_in_temporal(self, saga_id: str, input: Any, claim: ClaimedId | None) -> StartResult:
         """The run under this id, if it is the same saga with the same input and may count as this start.
@@ -211,11 +214,12 @@ class ExistingSagas:
             )
         if not run.running:
             await self.give_up(claim)
-        state = None
+        state = event = None
         if not run.running:
+            event = await _event_of(run)
             outcome = await outcome_of(self._locator, run)
             if outcome.row is not None:
-                return self.run_in_ledger(outcome.row, input)
+                return self.run_in_ledger(outcome.row, input, event)
             if not outcome.is_believed:
                 raise Unverified(saga_id)
             state = outcome.state
@@ -230,7 +234,7 @@ class ExistingSagas:
             if view.is_unverified:
                 raise Unverified(saga_id)
             state = view.state
-        return _ended(saga_id, state, StartResult(saga_id, run.run_id, False, completed=True))
+        return _ended(saga_id, state, StartResult(saga_id, run.run_id, False, completed=True), event)
 
     async def _digest(self, run: RunDescription) -> str:
         """The digest of the input of a run of this saga.
@@ -265,8 +269,14 @@ def _validated(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     return input, []
 
 
-def _ended(saga_id: str, state: str, completed: StartResult) -> StartResult:
+async def _event_of(run: RunInfo) -> str | None:
+    """The identity of the event that has started a run; None if none did, or it is not recorded."""
+    event = (await run.memo()).get(EVENT_MEMO)
+    return event if isinstance(event, str) else None
+
+
+def _ended(saga_id: str, state: str, completed: StartResult, event: str | None = None) -> StartResult:
     """The result for a saga that has ended. Raises AlreadyEnded unless it has completed."""
     if state != "COMPLETED":
-        raise AlreadyEnded(saga_id, state)
+        raise AlreadyEnded(saga_id, state, event)
     return completed

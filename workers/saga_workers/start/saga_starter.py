@@ -42,6 +42,7 @@ from sagas.protocol.payloads import (
     BULK_PREFIX,
     BULK_WORKFLOW,
     DEFINITION_HEADER,
+    EVENT_MEMO,
     GENERATION_HEADER,
     RESUMED_HEADER,
     SIGNATURE_HEADER,
@@ -229,6 +230,7 @@ class SagaStarter:
                     static_summary=run_summary(self._definition.description or self._definition.saga),
                     static_details=self._static_details,
                     search_attributes=self._search_attributes({**request.labels, **(labels or {})}),
+                    memo=None if request.event is None else {EVENT_MEMO: request.event},
                 )
         except RPCError as error:
             if (reason := refusal_reason(error, len(encode_json(request.input)))) is not None:

@@ -9,12 +9,16 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """A validated start. ``id`` is None if the definition has no id template. ``steps`` has its validation taken."""
+    """A validated start. ``id`` is None if the definition has no id template. ``steps`` has its validation taken.
+
+    ``event``: the identity of the event that starts the saga; None if none does.
+    """
 
     input: Any
     id: str | None
     labels: Mapping[str, str]
     steps: int = 0
+    event: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,7 @@ from sagas.actions.consumers import Message
 from sagas.definition.model import Definition, KafkaTrigger
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
+from sagas.protocol.payloads import input_digest
 
 MAX_FILL_TIME = 0.1
 """Seconds. A reader that waits cannot stop."""
@@ -129,7 +130,11 @@ class SagaTrigger:
             started = await self._starts(trigger, starter).start(request, id=saga_id)
         except UsageError as error:
             raise PoisonMessage(error.message) from None
-        except AlreadyEnded:  # this event had started its saga
+        except AlreadyEnded as ended:
+            if ended.event not in (None, _event_identity(message)):
+                reason = f"{ended.saga_id} has been started by another event, and has ended {ended.state}"
+                raise PoisonMessage(reason) from None
+            # This event had started its saga, as far as anybody knows.
             self._metrics.existed(self._definition.saga, message.topic)
             return
         except RefusedError as error:
@@ -224,8 +229,13 @@ def _start_request(
     starter: SagaStarter, values: TriggerExpressions, message: Message, context: Mapping[str, Any]
 ) -> tuple[StartRequest, str]:
     """The start of an event, and the id of its saga. Raises PoisonMessage and UsageError."""
-    request = starter.make_request(values.input(context))
+    request = replace(starter.make_request(values.input(context)), event=_event_identity(message))
     return request, values.id(context) or request.id or f"{context['saga']['name']}-{message.id}"
+
+
+def _event_identity(message: Message) -> str:
+    """The digest of the identity of an event, by which its saga knows it again: that itself may have any length."""
+    return input_digest(message.id)
 
 
 def fill_time(triggers: Sequence[KafkaTrigger]) -> float:

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from temporalio.client import Client as Temporal
 
 from saga_workers.temporal.temporal_runs import list_runs
-from sagas import action
+from sagas import Rejected, action
 from sagas.errors import UsageError
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
@@ -115,6 +115,44 @@ def _abort(kafka: Broker, topic: str, many: int) -> None:
         producer.produce(topic, json.dumps({"order": number}), "a")
     producer.flush(30)
     producer.abort_transaction(30)
+
+
+@action("shop.refuse")
+async def refuse() -> None:
+    raise Rejected("no")
+
+
+REFUSED = """
+    saga: {saga}
+    id: "{saga}-${{{{ input.order }}}}"
+    input: {{type: object, required: [order], properties: {{order: {{type: integer}}}}}}
+    triggers: {{kafka: {{topic: {topic}}}}}
+    steps:
+      - {{id: pay, uses: shop.refuse, effect: none}}
+"""
+
+
+async def test_another_event_of_an_undone_saga_is_a_dead_letter(
+    kafka: Broker, temporal: TemporalServer, tmp_path: Path
+) -> None:
+    """The sender of the other event has to know of it; the first one may be delivered again."""
+    topic, saga, settings = kafka.create_topic(), fresh("order"), kafka.settings()
+    definitions = {saga: REFUSED.format(saga=saga, topic=topic)}
+    project = project_of(tmp_path, settings, temporal.address, actions=[refuse], definitions=definitions)
+    group = f"{settings.prefix}-trigger-{saga}-{topic}"
+    async with running_worker(project) as client, triggering(project) as metrics:
+        kafka.produce(topic, {"order": 1}, key="a")
+        kafka.produce(topic, {"order": 2}, key="a", headers={"ce_id": "first", "ce_source": "web"})
+        for order in (1, 2):
+            assert (await ended(client, f"{saga}-{order}"))["state"] == "COMPENSATED"
+        kafka.produce(topic, {"order": 1}, key="a")
+        kafka.produce(topic, {"order": 2}, key="a", headers={"ce_id": "first", "ce_source": "web"})
+        kafka.produce(topic, {"order": 2}, key="a", headers={"ce_id": "first", "ce_source": "app"})
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
+        assert count(metrics, "saga_trigger_existing_total") == 1
+    dead = [(record.json(), record.headers["sagadlqreason"]) for record in kafka.read_committed(f"{topic}.dlq")]
+    reason = "has been started by another event, and has ended COMPENSATED"
+    assert dead == [({"order": order}, f"{saga}-{order} {reason}") for order in (1, 2)]
 
 
 PAID = """
