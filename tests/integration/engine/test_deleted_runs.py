@@ -15,17 +15,18 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_activities.guard.schema import create_tables
 from saga_activities.locks.tables import create_tables as create_lock_tables
+from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_spark.reconcile.findings import Finding
 from saga_workers.client import Client
 from saga_workers.doctor.saga_checks import check_sagas
 from saga_workers.location.traces import guarded_effects, open_effects
-from saga_workers.reconcile.open_saga_findings import find_missing_runs, find_replaced_runs, with_one_remedy
+from saga_workers.reconcile.open_saga_findings import find_lost_runs, with_one_remedy
 from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.reconcile.repair import repair_findings
 from saga_workers.stuck import continuation
 from saga_workers.stuck.database_traces import DatabaseTraces
 from saga_workers.stuck.guard_scan import MAX_SCANNED, GuardScan
-from saga_workers.stuck.open_sagas import find_deleted
+from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.resumption import start_again
 from saga_workers.stuck.stuck_sagas import list_stuck, remedy
 from saga_workers.stuck.verdict import OpenSaga, judge
@@ -158,7 +159,7 @@ async def check_commands(client: Client, deleted: OpenSaga) -> None:
     assert command in stuck.stuck[0]
     told = await check_sagas(client.temporal, client.project)
     assert [(message.ok, message.help) for message in told if id in message.message] == [(False, command)]
-    [missing] = await find_missing_runs(locator, settings, id, [])
+    [missing] = await find_lost_runs(locator, settings, ReconciliationScope(saga_id=id), [])
     assert missing.saga == "deletable"
     orphans = [orphan for orphan in await list_orphans(locator, settings) if orphan.owner == id]
     leftovers = [Finding("lock_left", id, details={"holder": orphan.holder}) for orphan in orphans]
@@ -180,14 +181,14 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
         await waiting(client, id)
         held = await holdings(bank, env, id)
         assert held == {"row locks": 1, "held events": 1, "prepared": 1, "locks": 1}
-        assert await find_deleted(client.locator, client.project.settings, id) == []
+        assert await find_lost(client.locator, client.project.settings, id) == []
         await delete_run(client, id)
 
         with pytest.raises(UsageError, match=r"its effects are open: take on bank, reserve on bank") as unknown:
             await client.show(id)
         assert unknown.value.help is not None
         assert unknown.value.help.startswith(f"saga resume {id} ")
-        [deleted] = await find_deleted(client.locator, client.project.settings, id)
+        [deleted] = await find_lost(client.locator, client.project.settings, id)
         assert sorted(deleted.holds) == [
             "held events on bank",
             "locks on shop",
@@ -216,7 +217,7 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
             return set((await holdings(bank, env, id)).values()) == {0}
 
         await until(released)
-        assert await find_deleted(client.locator, client.project.settings, id) == []
+        assert await find_lost(client.locator, client.project.settings, id) == []
         if ends == "cancelled":
             with pytest.raises(RefusedError, match="none of its effects is open"):
                 await start_again(client, await client.locator.locate(id))
@@ -234,8 +235,9 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
             id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
         )
         assert (await finished(client, id))["state"] == "PARKED"
-        [replaced] = await find_replaced_runs(client.locator, client.project.settings, [id])
-        assert (replaced.kind, replaced.details) == ("run_replaced", {"effects": "first on shop"})
+        scope = ReconciliationScope(saga_id=id)
+        [replaced] = await find_lost_runs(client.locator, client.project.settings, scope, [])
+        assert (replaced.kind, replaced.details["effects"]) == ("run_replaced", "open effects: first on shop")
         listed = [view async for view in list_stuck(client.locator, SagaFilter(saga="replaceable"), limit=100)]
         assert [(view.needs_resume, remedy(view)) for view in listed if view.id == id] == [(True, f"saga resume {id}")]
         story = await resolve(client, id, "first", "compensate")
@@ -246,7 +248,7 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
 
         await resume(client, id)
         await waiting(client, id)
-        assert await find_replaced_runs(client.locator, client.project.settings, [id]) == []
+        assert await find_lost_runs(client.locator, client.project.settings, scope, []) == []
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []

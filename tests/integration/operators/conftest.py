@@ -14,9 +14,10 @@ from prometheus_client import Metric
 
 from saga_activities import standing_pauses
 from saga_activities.guard.two_phase import prepared
+from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_workers.enqueued import enqueued_metrics
 from saga_workers.reconcile.late_replies import find_late_replies
-from saga_workers.reconcile.open_saga_findings import find_left_claims, find_missing_runs, find_replaced_runs
+from saga_workers.reconcile.open_saga_findings import find_left_claims, find_lost_runs
 from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.relay import relay_status
 from saga_workers.stuck import run_reasons
@@ -164,8 +165,7 @@ async def find_besides_comparison(stack: Stack) -> list[tuple[str, str | None]]:
     """Findings of `saga reconcile` besides its comparison; the suspects are the sagas in the guards."""
     settings, locator = stack.client.project.settings, stack.client.locator
     guarded = [id for (id,) in stack.sql("select distinct saga_id from saga_guard")]
-    findings = await find_missing_runs(locator, settings, None, guarded)
-    findings += await find_replaced_runs(locator, settings, guarded)
+    findings = await find_lost_runs(locator, settings, ReconciliationScope(), guarded)
     findings += await find_unowned(locator, settings, None, {})
     findings += await find_left_claims(stack.ledger.locator, "shop")
     findings += await find_late_replies(locator, settings, dict.fromkeys(guarded, "COMPENSATED"), None)

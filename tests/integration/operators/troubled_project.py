@@ -83,6 +83,7 @@ DEFINITIONS: Mapping[str, str] = {
     "steps:\n  - {id: take, uses: book, with: {value: '${{ default(input.n, 0) }}'}, compensate: {uses: unbook, "
     "with: {value: '${{ default(input.n, 0) }}'}}}\n  - {id: go, uses: wait, with: {signal: go}}\n"
     "  - {id: more, uses: book, compensate: unbook}",
+    "other": "steps: [{id: note, uses: book, pivot: true}]",
     "locked": f"""
         locks: {{keys: ["${{{{ input.key }}}}"], wait: 10m}}
         input: {{type: object, required: [key], properties: {{key: {{type: string}}}}}}

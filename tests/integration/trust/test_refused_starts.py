@@ -29,7 +29,7 @@ from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_gate import StartGate
 from saga_workers.start.start_limits import StartLimits
 from saga_workers.start.tally import Tally
-from saga_workers.stuck.open_sagas import find_deleted
+from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.temporal import saga_runs
 from saga_workers.temporal.temporal_runs import NoAnswer, RunInfo, describe_run, list_runs
@@ -215,7 +215,7 @@ async def test_a_deleted_saga_is_found(bank: Bank, claim: Claim) -> None:
     await delete(client, id)
     await claim(client, id)
     await wait_until_visible(client, id, 1)
-    deleted = await find_deleted(client.locator, bank.project.settings, suspects=[id])
+    deleted = await find_lost(client.locator, bank.project.settings, suspects=[id])
     assert [(saga.saga_id, saga.saga, saga.holds) for saga in deleted] == [
         (id, "waiting", ("open effects: first on bank",))
     ]

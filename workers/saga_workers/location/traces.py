@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
+from saga_activities.guard.entry_key import PARTICIPANT_PREFIX, fits_guard_key
 from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.result_codec import MARKER_KEY, decode_marker
 from saga_activities.guard.rules import CONFIRMED, ELSEWHERE
@@ -38,6 +38,7 @@ from sagas.text.shortening import join_names
 MAX_SAGAS = 1_000
 """Sagas of one table that are looked up in Temporal: those that hold something are few."""
 
+_SAGAS_AT_ONCE = 500
 _TIMEOUT = 15.0
 _EFFECT_ROWS = sa.select(
     *(guard_table.c[name] for name in ("saga_id", "step", "generation", "op", "reason", "origin", "created_at")),
@@ -66,16 +67,29 @@ class GuardedEffect:
 
 async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffect]:
     """The effects of a saga in the guards of all connections, the oldest first. Raises SagaError."""
-    rows: list[tuple[str, Any]] = []
+    return (await effects_of_sagas(settings, [saga_id]))[saga_id]
+
+
+async def effects_of_sagas(settings: Settings, saga_ids: Sequence[str]) -> dict[str, list[GuardedEffect]]:
+    """The :func:`guarded_effects` of each saga."""
+    rows: dict[str, list[tuple[str, Any]]] = {id: [] for id in saga_ids}
     values: dict[str, StoredValues] = {}
-    for connection in settings.sql_connections():
+    asked = [id for id in rows if fits_guard_key(id)]
+    for connection in settings.sql_connections() if asked else ():
         async with reading_tables(connection, "the guard") as (engine, tables):
             if guard_table.name not in tables:
                 continue
+            values[connection.name] = stored_values_of(connection)
             async with engine.connect() as database:
-                values[connection.name] = stored_values_of(connection)
-                query = _EFFECT_ROWS.where(guard_table.c.saga_id == saga_id)
-                rows += [(connection.name, row) for row in await database.execute(query)]
+                for at in range(0, len(asked), _SAGAS_AT_ONCE):
+                    query = _EFFECT_ROWS.where(guard_table.c.saga_id.in_(asked[at : at + _SAGAS_AT_ONCE]))
+                    for row in await database.execute(query):
+                        if row.saga_id in rows:  # a collation may find others
+                            rows[row.saga_id].append((connection.name, row))
+    return {id: _effects_in(its, values) for id, its in rows.items()}
+
+
+def _effects_in(rows: Sequence[tuple[str, Any]], values: Mapping[str, StoredValues]) -> list[GuardedEffect]:
     undos = {(row.step, row.generation): row.result for _, row in rows if row.op == "undo"}
     own_undos = {(row.step, row.generation) for _, row in rows if row.op == "own_undo"}
     confirms = {(row.step, row.generation) for _, row in rows if row.op == "confirm" and row.reason == "confirm"}

@@ -8,42 +8,37 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_spark.reconcile.findings import RESUMED, Finding
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import MAX_SAGAS
-from saga_workers.stuck.open_sagas import find_deleted, find_left_members
-from saga_workers.stuck.verdict import replaced_saga
+from saga_workers.stuck.guard_scan import MAX_SCANNED, GuardScan
+from saga_workers.stuck.open_sagas import find_left_members, find_lost
+from saga_workers.stuck.verdict import OpenSaga
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
 
 
-async def find_missing_runs(
-    locator: Locator, settings: Settings, saga_id: str | None, suspects: Collection[str]
+async def find_lost_runs(
+    locator: Locator, settings: Settings, scope: ReconciliationScope, suspects: Collection[str]
 ) -> list[Finding]:
-    """The sagas without a run: those that hold something, and those of the ``suspects`` whose effects are open.
-
-    Raises SagaError.
+    """The sagas of the scope without a run that ends their open effects: those that hold something, those of the
+    ``suspects``, and without a saga in the scope all others that the guards know. Raises SagaError, RPCError.
     """
-    deleted = await find_deleted(locator, settings, saga_id, suspects=sorted(suspects)[:MAX_SAGAS])
-    return [
-        Finding("run_missing", saga_id=saga.saga_id, saga=saga.saga, details={"holds": "; ".join(saga.holds)})
-        for saga in deleted
-    ]
+    asked = set(suspects) if scope.saga_id is None else {*suspects, scope.saga_id}
+    if scope.saga_id is None:
+        scan = GuardScan(settings)
+        while not scan.complete:
+            asked.update(await scan.find_suspects(locator, MAX_SCANNED, since=scope.since or 0.0))
+    lost = await find_lost(locator, settings, scope.saga_id, suspects=sorted(asked)[:MAX_SCANNED])
+    return [_finding_of(saga) for saga in lost]
 
 
-async def find_replaced_runs(locator: Locator, settings: Settings, replaced: Collection[str]) -> list[Finding]:
-    """The sagas of ``replaced``, whose earlier run was terminated, that have open effects of another input.
-
-    Raises SagaError.
-    """
-    findings = []
-    for saga_id in sorted(replaced)[:MAX_SAGAS]:
-        run = (await locator.within_temporal().locate(saga_id)).run
-        saga = None if run is None else await replaced_saga(locator, settings, run)
-        if saga is not None:
-            details = {"effects": "; ".join(saga.holds)}
-            findings.append(Finding("run_replaced", saga_id=saga_id, saga=saga.saga, details=details))
-    return findings
+def _finding_of(saga: OpenSaga) -> Finding:
+    holds = "; ".join(saga.holds)
+    if saga.verdict == "deleted":
+        return Finding("run_missing", saga_id=saga.saga_id, saga=saga.saga, details={"holds": holds})
+    details = {"effects": holds} | ({"held_by": saga.holder} if saga.holder else {})
+    return Finding("run_replaced", saga_id=saga.saga_id, saga=saga.saga, details=details)
 
 
 async def find_left_claims(locator: Locator, connection: str, saga_id: str | None = None) -> list[Finding]:

@@ -29,8 +29,7 @@ from saga_workers.reconcile.late_replies import find_late_replies
 from saga_workers.reconcile.ledger_check import check_ledger
 from saga_workers.reconcile.open_saga_findings import (
     find_left_claims,
-    find_missing_runs,
-    find_replaced_runs,
+    find_lost_runs,
     with_one_remedy,
 )
 from saga_workers.reconcile.prepared_transactions import find_committed_outside, find_unowned
@@ -78,24 +77,23 @@ async def reconcile(
     news = await published_since(settings, findings)
     findings = [finding for finding in findings if finding not in news]
     counts.subtract(finding.kind for finding in news)
-    on_progress("checking outputs, locks, prepared transactions, the ledger and replaced runs")
-    outputs, locks, unowned, committed, replies, recorded, replaced = await _all_of(
+    on_progress("checking outputs, locks, prepared transactions and the ledger")
+    outputs, locks, unowned, committed, replies, recorded = await _all_of(
         _check_outputs(locator, settings, spark, scope, material),
         _check_locks(locator, settings, scope),
         find_unowned(locator, settings, scope.saga_id, material.rows),
         find_committed_outside(locator, settings, scope.saga_id),
         find_late_replies(locator, settings, material.states, scope.since),
         _check_ledger(locator, settings, scope, material),
-        find_replaced_runs(locator, settings, material.replaced),
     )
-    other_findings = [*outputs, *locks, *unowned, *committed, *replies, *replaced]
-    suspects = {
+    other_findings = [*outputs, *locks, *unowned, *committed, *replies]
+    suspects = material.replaced | {
         finding.saga_id
         for finding in (*findings, *other_findings)
         if finding.saga_id and finding.state in (None, "UNKNOWN")
     }
     on_progress("looking for sagas without a run")
-    other_findings += await find_missing_runs(locator, settings, scope.saga_id, suspects)
+    other_findings += await find_lost_runs(locator, settings, scope, suspects)
     counts.update(finding.kind for finding in (*other_findings, *recorded))
     findings = [*findings, *other_findings, *recorded[:MAX_FINDINGS]]
     on_progress(f"reading the sagas of {count_text(len(findings))} again")

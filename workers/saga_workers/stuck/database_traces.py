@@ -11,7 +11,7 @@ from temporalio.service import RPCError
 
 from saga_workers.location.locator import Locator
 from saga_workers.stuck.guard_scan import GuardScan
-from saga_workers.stuck.open_sagas import find_deleted
+from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.verdict import OpenSaga
 from saga_workers.views.prepared import stuck_prepared
 from sagas.errors import SagaError
@@ -28,11 +28,11 @@ Unanswered = SagaError | RPCError | TimeoutError
 
 @dataclass(frozen=True, slots=True)
 class DatabaseTraces:
-    """``deleted``: the sagas without a run. ``prepared``: the reasons of prepared transactions, by saga id.
-    ``complete``: the guards were read to their end.
+    """``lost``: the sagas with open effects that no run of them will end. ``prepared``: the reasons of prepared
+    transactions, by saga id. ``complete``: the guards were read to their end.
     """
 
-    deleted: Sequence[OpenSaga] = ()
+    lost: Sequence[OpenSaga] = ()
     prepared: Mapping[str, Sequence[str]] = field(default_factory=dict)
     complete: bool = False
 
@@ -42,9 +42,9 @@ async def read_database_traces(
 ) -> DatabaseTraces:
     """Ask the databases of the project. ``on_error`` gets each question that is not answered."""
     scan = GuardScan(project.settings)
-    deleted = await _in_time("sagas without a run", find_deleted(locator, project.settings, scan=scan), on_error)
+    lost = await _in_time("sagas without a run", find_lost(locator, project.settings, scan=scan), on_error)
     prepared = await _in_time("prepared transactions", stuck_prepared(project), on_error)
-    return DatabaseTraces(deleted or (), prepared or {}, scan.complete)
+    return DatabaseTraces(lost or (), prepared or {}, scan.complete)
 
 
 async def _in_time(what: str, reading: Awaitable[T], on_error: Callable[[str, Unanswered], None]) -> T | None:

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 from saga_activities.ledger.records import RunFilter
 from saga_workers.ledger.run_ledger import SETTLE_TIME
-from saga_workers.location.location import BulkMember
+from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import MAX_SAGAS, read_holdings
+from saga_workers.location.traces import MAX_SAGAS, effects_of_sagas, read_holdings
 from saga_workers.stuck.guard_scan import MAX_SCANNED, GuardScan
-from saga_workers.stuck.verdict import OpenSaga, deleted_saga, terminated_saga
+from saga_workers.stuck.verdict import OpenSaga, lost_saga, terminated_saga
 from saga_workers.temporal.run_history import describe_bulk
 from saga_workers.temporal.saga_runs import describe_saga_run
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunDescription, RunInfo
@@ -29,7 +29,7 @@ MAX_CLAIMS = 100_000
 _CONCURRENCY = 16
 
 
-async def find_deleted(
+async def find_lost(
     locator: Locator,
     settings: Settings,
     saga_id: str | None = None,
@@ -38,7 +38,8 @@ async def find_deleted(
     scan: GuardScan | None = None,
     portion: int = MAX_SCANNED,
 ) -> list[OpenSaga]:
-    """The sagas without a run: those that hold something, that the ledger takes for running, or of the ``suspects``.
+    """The sagas with open effects that no run of them will end: those that hold something, that the ledger takes for
+    running, or of the ``suspects``.
 
     With a ``scan`` also those of its next ``portion`` that have open effects alone. Raises SagaError, RPCError.
     """
@@ -49,12 +50,18 @@ async def find_deleted(
     held |= {id: [] for id in others if id not in held}
     gate = asyncio.Semaphore(_CONCURRENCY)
 
-    async def look(id: str) -> OpenSaga | None:
+    async def locate(id: str) -> Location:
         async with gate:
-            location = await locator.locate(id)
-        return await deleted_saga(settings, location, held[id])
+            return await locator.locate(id)
 
-    return [saga for saga in await asyncio.gather(*map(look, held)) if saga is not None]
+    locations = await asyncio.gather(*map(locate, held))
+    effects = await effects_of_sagas(settings, list(held))
+
+    async def judge(location: Location) -> OpenSaga | None:
+        async with gate:
+            return await lost_saga(locator, location, effects[location.saga_id], held[location.saga_id])
+
+    return [saga for saga in await asyncio.gather(*map(judge, locations)) if saga is not None]
 
 
 async def find_terminated(locator: Locator, task_queue: str, limit: int, without_effects: set[str]) -> list[OpenSaga]:

@@ -5,6 +5,7 @@ The guard answers every effect that is there with its stored result, so the new 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -21,15 +22,15 @@ from saga_workers.location.traces import (
 )
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
-from saga_workers.stuck.verdict import OVER
-from saga_workers.temporal.saga_input import first_input
+from saga_workers.stuck.lost_effects import OVER, lost_effects
+from saga_workers.stuck.verdict import holder_in_words
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import namespace_retention
 from saga_workers.views.saga_view import read_view
 from sagas.definition.analysis.commit_evidence import commit_evidence
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, UsageError
-from sagas.protocol.origin import Origin, same_start
+from sagas.protocol.origin import Origin
 from sagas.protocol.payloads import input_digest
 from sagas.protocol.saga_view import FINAL_STATES
 from sagas.text.shell import saga_command
@@ -71,8 +72,8 @@ async def start_again(
         "not_committed": committed is False,
     }
     effects = await guarded_effects(client.project.settings, saga_id)
-    has_ended = location.kind in ("ended", "terminated")
-    remaining = await _effects_of_others(client, location, effects) if has_ended else effects
+    remaining = await lost_effects(client.locator, location, effects)
+    await _refuse_held(client, location, remaining)
     await _refuse_ended(client, location, effects, remaining)
     if not not_ended:
         await _refuse_forgotten(client, location, effects, given)
@@ -124,12 +125,32 @@ async def start_again(
     )
 
 
+async def _refuse_held(client: Client, location: Location, lost: Sequence[GuardedEffect]) -> None:
+    """Raise RefusedError if another workflow is open under the id, which may have effects of its own.
+
+    A run of the same saga that has parked at the effects of this one has none.
+    """
+    described, origin = location.run, open_origin(lost)
+    if described is None or origin is None or not described.run.running:
+        return
+    run, id = described.run, location.saga_id
+    if run.workflow_type == origin.saga and (await read_view(client.locator, id)).state == "PARKED":
+        return
+    is_own = run.workflow_type in client.project.definitions
+    is_own = is_own and run.task_queue == client.project.settings.temporal.task_queue
+    ending = saga_command("cancel", id) if is_own else f"temporal workflow terminate --workflow-id {shlex.quote(id)}"
+    raise RefusedError(
+        f"{holder_in_words(run)} has the id {id} and is open, so {origin.saga} cannot be started again",
+        help=f"wait for its end, or end it: {ending}; then {saga_command('resume', id)}",
+    )
+
+
 async def _refuse_ended(
     client: Client, location: Location, effects: Sequence[GuardedEffect], remaining: Sequence[GuardedEffect]
 ) -> None:
     """Raise RefusedError for a saga that has ended: what it has committed is open for the guard as well.
 
-    ``remaining``: the effects that it has not made itself.
+    ``remaining``: those of another saga, or of a later generation, of this id.
     """
     if location.kind not in ("ended", "terminated"):
         return
@@ -159,21 +180,6 @@ async def _refuse_forgotten(
         "and no ledger has it",
         help=f"if it had not, {saga_command('resume', location.saga_id, **{**given, 'not_ended': True})}",
     )
-
-
-async def _effects_of_others(
-    client: Client, location: Location, effects: Sequence[GuardedEffect]
-) -> Sequence[GuardedEffect]:
-    """The open effects of an ended saga that an earlier run with another input made; none if its own run is gone."""
-    run = location.run
-    if run is None:
-        return []
-    input = await first_input(client.temporal, run)
-    return [
-        effect
-        for effect in effects
-        if effect.open and effect.origin is not None and not same_start(effect.origin, run.run.workflow_type, input)
-    ]
 
 
 def _refuse_unknown_undos(

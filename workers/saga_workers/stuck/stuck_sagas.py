@@ -61,9 +61,8 @@ async def list_stuck(
 ) -> AsyncIterator[SagaView]:
     """The views of stuck sagas, with the field ``stuck``: one message per reason.
 
-    The sagas of the ``databases`` that have no run come first. ``on_progress`` gets the number of runs that have been
-    read. A run that cannot be read, or not in time, is one of them. Raises LedgerUnavailable after the sagas that
-    Temporal has.
+    Those that the ``databases`` tell of come first. ``on_progress`` gets the number of runs that have been read. A run
+    that cannot be read, or not in time, is one of them. Raises LedgerUnavailable after the sagas that Temporal has.
     """
     seen: set[str] = set()
     async for view in _find_stuck(locator, criteria, web_ui, databases or DatabaseTraces(), on_progress, seen):
@@ -107,14 +106,17 @@ async def _find_stuck(
                 on_progress(read)
             return replace(await bare_view(run), incomplete=unreadable, stuck=(unreadable,))
 
-    for saga in databases.deleted:
-        if _is_asked_for(criteria, saga):
+    lost = {saga.saga_id: saga for saga in databases.lost if _is_asked_for(criteria, saga)}
+    for saga in lost.values():
+        if not saga.is_held:
             yield saga.bare_view
     for status in ("ExecutionStatus = 'Running'", ENDED_FROM_OUTSIDE):
         async for runs in _portions(list_saga_runs(temporal, _with_status(criteria, status))):
             for view in await asyncio.gather(*(look(run) for run in runs)):
                 if view is not None:
-                    yield add_reasons(view, databases.prepared)
+                    yield add_reasons(_with_lost_effects(view, lost.pop(view.id, None)), databases.prepared)
+    for saga in lost.values():
+        yield saga.bare_view
     for saga_id in databases.prepared:
         if saga_id not in seen and await _matches(locator, criteria, saga_id):
             yield add_reasons(await read_view(locator, saga_id, web_ui=web_ui), databases.prepared)
@@ -148,6 +150,13 @@ def remedy(view: SagaView) -> str:
 def _with_status(criteria: SagaFilter, status: str) -> SagaFilter:
     where = status if criteria.where is None else f"({criteria.where}) AND {status}"
     return replace(criteria, where=where)
+
+
+def _with_lost_effects(view: SagaView, saga: OpenSaga | None) -> SagaView:
+    """The view of a run, with the reason of a saga whose id it has. A reason that says more may be there."""
+    if saga is None or view.needs_resume:
+        return view
+    return replace(view, stuck=(*(view.stuck or ()), saga.reason), needs_resume=True)
 
 
 def _is_asked_for(criteria: SagaFilter, deleted: OpenSaga) -> bool:

@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from saga_activities.guard.entry_key import fits_guard_key
+from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.stuck.run_reasons import temporal_reasons
-from saga_workers.stuck.verdict import OpenSaga, left_saga, replaced_saga, terminated_saga, verdict_of
+from saga_workers.stuck.verdict import OpenSaga, left_saga, lost_saga, replaced_saga, terminated_saga, verdict_of
 from saga_workers.temporal.temporal_runs import RunDescription
 from saga_workers.views.answering import Workers
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
 from saga_workers.views.saga_view import read_view
+from sagas.errors import SagaError
 from sagas.protocol.outcomes import OTHER_ARGUMENTS
-from sagas.protocol.saga_view import FINAL_STATES, SagaView
+from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN, SagaView
 
 
 async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | None = None) -> SagaView:
     """The view, with the field ``stuck`` if the saga will not finish by itself."""
     workers = Workers(locator.temporal)
     view = await read_view(locator, saga_id, web_ui=web_ui, workers=workers)
-    if view.state in FINAL_STATES and view.state != "TERMINATED" and view.locks is None and not view.row_locks:
+    is_over = view.state in FINAL_STATES and view.state != "TERMINATED"
+    if is_over and not _may_hide_another(view) and view.locks is None and not view.row_locks:
         return view  # one with locks may still be releasing them
     location = await locator.locate(view.id)
+    if _may_hide_another(view) and (lost := await _lost_saga(locator, location)) is not None:
+        return replace(view, stuck=(lost.reason,), needs_resume=True)
     verdict, workflow = verdict_of(location), location.workflow
     saga = None
     if location.run is not None and workflow is None:
@@ -40,6 +46,25 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
     reasons += await temporal_reasons(locator.temporal, workflow, workers, shown)
     reasons += await ParkedHolders(locator, workers).reasons(view, wait_messages(view))
     return with_reasons(view, reasons) or view
+
+
+def _may_hide_another(view: SagaView) -> bool:
+    """True for the view of a run that does not answer, that nobody has signed, or after which the saga of this id may
+    have been started again.
+    """
+    return view.state in (*STARTED_AGAIN, "TERMINATED") or view.incomplete is not None
+
+
+async def _lost_saga(locator: Locator, location: Location) -> OpenSaga | None:
+    """The saga whose id the run at this location has, if no run ends its effects; None if no database tells."""
+    if locator.settings is None or not fits_guard_key(location.saga_id) or not locator.settings.sql_connections():
+        return None
+    from saga_workers.location.traces import guarded_effects
+
+    try:
+        return await lost_saga(locator, location, await guarded_effects(locator.settings, location.saga_id))
+    except SagaError:
+        return None  # `saga doctor` reports the database
 
 
 def with_reasons(view: SagaView, reasons: Sequence[str]) -> SagaView | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
+from saga_workers.stuck.lost_effects import OVER, lost_effects
 from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
@@ -15,20 +16,24 @@ from saga_workers.views.saga_view import read_view
 from sagas.definition.times import format_timestamp
 from sagas.protocol.origin import same_start
 from sagas.protocol.payloads import UNDO_SUFFIX
-from sagas.protocol.saga_view import FINAL_STATES, SagaView, StepView
+from sagas.protocol.saga_view import SagaView, StepView
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
+from sagas.text.shortening import shorten
+
+if TYPE_CHECKING:
+    from saga_workers.location.traces import GuardedEffect
 
 RUN_DELETED = "Temporal has no run of it any more"
 
 Verdict = Literal["deleted", "replaced", "terminated", "claim left"]
-"""``deleted``: Temporal has no run of the saga any more. ``replaced``: its run was ended by the start of another one
-with another input, or at another time. ``terminated``: its run, or that of its undo, was closed from outside.
+"""``deleted``: Temporal has no run of the saga any more. ``replaced``: a later run has its id, of another workflow, or
+started with another input or at another time. ``terminated``: its run, or that of its undo, was closed from outside.
 ``claim left``: its bulk workflow was closed before the saga had ended, or deleted before it had an effect.
 """
 
-OVER = tuple(state for state in FINAL_STATES if state != "TERMINATED")
-"""The states of a saga that has ended by itself."""
+_MOST_SHOWN = 80
+"""Characters of the name of a workflow or task queue that anybody may have chosen."""
 
 _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
 
@@ -38,7 +43,8 @@ class OpenSaga:
     """A saga with open effects that no run will undo or complete.
 
     ``saga``: its name, if known. ``holds``: what it has in the databases, in words. ``outcome``: what `saga resume`
-    does with a terminated one. ``parent``: the id of the saga in which a deleted one is nested, if known.
+    does with a terminated one. ``parent``: the id of the saga in which a deleted one is nested, if known. ``holder``:
+    the run that has its id, in words, if it is one of another workflow; ``is_held``: it is open.
     """
 
     saga_id: str
@@ -47,6 +53,8 @@ class OpenSaga:
     holds: tuple[str, ...] = ()
     outcome: str = ""
     parent: str | None = None
+    holder: str = ""
+    is_held: bool = False
 
     @property
     def command(self) -> str:
@@ -63,6 +71,12 @@ class OpenSaga:
                 if self.parent is not None:
                     return f"{what}: it is nested in {self.parent}, which starts it again; see `{self.command}`"
                 return f"{what}: start it again with `{self.command}`, then cancel it or let it go on"
+            case "replaced" if self.is_held:
+                what = f"{self.holder} has its id, and its own effects are open ({holds})"
+                return f"{what}: end that run, or wait for its end, and then `{self.command}`"
+            case "replaced" if self.holder:
+                what = f"{self.holder} has had its id since, and its own effects are open ({holds})"
+                return f"{what}: continue it with `{self.command}`"
             case "replaced":
                 what = "a run with another input was ended by the start of this one, and its effects are open"
                 return f"{what} ({holds}): continue that run with `{self.command}`"
@@ -87,7 +101,7 @@ class OpenSaga:
 
 def verdict_of(location: Location) -> Verdict | None:
     """The verdict about a saga that lives there: ``deleted`` holds only if its effects are open, see
-    :func:`deleted_saga`. None: a run of it is open, or it has ended.
+    :func:`lost_saga`. None: a run of it is open, or it has ended.
     """
     undo, member, row = location.undo, location.member, location.row
     if location.open_run is not None or location.kind == "in bulk":
@@ -107,32 +121,53 @@ async def judge(locator: Locator, settings: Settings, location: Location) -> Ver
     """The verdict that also regards the effects of the saga in the guards. Raises SagaError."""
     from saga_workers.location.traces import guarded_effects, open_effects
 
-    if location.open_run is None:
-        verdict = verdict_of(location)
-        if verdict == "deleted" and location.member is not None:
-            effects = open_effects(await guarded_effects(settings, location.saga_id))
-            return "deleted" if effects else "claim left"
-        return verdict
-    if location.run is None or location.run.run.parent_id is not None:
-        return None
-    view = await read_view(locator, location.saga_id)
-    replaced = view.state == "PARKED" and await replaced_saga(locator, settings, location.run, view)
-    return "replaced" if replaced else None
-
-
-async def deleted_saga(settings: Settings, location: Location, held: Sequence[str] = ()) -> OpenSaga | None:
-    """The saga at this location, if it has no run and open effects. ``held``: what else it holds; raises SagaError."""
-    from saga_workers.location.traces import guarded_effects, open_effects
-
-    if verdict_of(location) != "deleted":
-        return None
+    run, verdict = location.run, verdict_of(location)
+    if location.open_run is not None:
+        if run is None or run.run.parent_id is not None:
+            return None
+        view = await read_view(locator, location.saga_id)
+        if view.state == "PARKED" and await replaced_saga(locator, settings, run, view):
+            return "replaced"
+        if view.paused is not None:
+            return None
     effects = await guarded_effects(settings, location.saga_id)
-    if not (open_there := open_effects(effects)):
-        return None  # nothing is to be undone, so what it holds may be released
-    origin = next((effect.origin for effect in effects if effect.origin is not None), None)
-    saga = location.row.view.saga if location.row is not None else None if origin is None else origin.saga
+    if verdict == "deleted" and location.member is not None:
+        return "deleted" if open_effects(effects) else "claim left"
+    if await lost_effects(locator, location, effects):
+        return "replaced" if location.open_run is not None else "deleted"
+    return verdict
+
+
+async def lost_saga(
+    locator: Locator, location: Location, effects: Sequence[GuardedEffect], held: Sequence[str] = ()
+) -> OpenSaga | None:
+    """The saga at this location, if some of its ``effects`` are open and no run will end them. ``held``: what else it
+    holds. Raises SagaError.
+    """
+    from saga_workers.location.traces import open_effects
+
+    lost = await lost_effects(locator, location, effects)
+    if not lost:
+        return None  # if nothing is to be undone, what it holds may be released
+    origin = next((effect.origin for effect in [*lost, *effects] if effect.origin is not None), None)
+    saga = location.saga if origin is None else origin.saga
     parent = None if origin is None else origin.parent
-    return OpenSaga(location.saga_id, "deleted", saga, (f"open effects: {open_there}", *held), parent=parent)
+    holds = (f"open effects: {open_effects(lost)}", *held)
+    described = location.run
+    if described is None or described.never_accepted or parent is not None or origin is None:
+        return OpenSaga(location.saga_id, "deleted", saga, holds, parent=parent)
+    run = described.run
+    if run.close_time is not None and run.close_time.timestamp() < origin.started_at:
+        return OpenSaga(location.saga_id, "deleted", saga, holds)
+    is_other = run.workflow_type != origin.saga or run.running
+    holder = holder_in_words(run) if is_other else ""
+    return OpenSaga(location.saga_id, "replaced", saga, holds, holder=holder, is_held=is_other and run.running)
+
+
+def holder_in_words(run: RunInfo) -> str:
+    """The run that has the id of a saga, for messages."""
+    what = f"a run of {shorten(run.workflow_type, _MOST_SHOWN)}"
+    return f"{what} on the task queue {shorten(run.task_queue, _MOST_SHOWN)}"
 
 
 async def replaced_saga(

@@ -18,7 +18,7 @@ from temporalio.service import RPCError
 from saga_workers.location.locator import using_locator
 from saga_workers.runtime.logs import fields
 from saga_workers.stuck.guard_scan import GuardScan
-from saga_workers.stuck.open_sagas import find_deleted, find_left_members, find_terminated
+from saga_workers.stuck.open_sagas import find_left_members, find_lost, find_terminated
 from saga_workers.stuck.verdict import OpenSaga, left_saga
 from sagas.errors import SagaError
 from sagas.settings import Settings
@@ -66,7 +66,7 @@ class OpenEffects:
                 locator, settings.temporal.task_queue, _MAX_TERMINATED, self._without_effects
             )
             members = [left_saga(member) for member in await find_left_members(locator)]
-            deleted = await find_deleted(locator, settings, suspects=self._deleted, scan=self._scan, portion=PORTION)
+            deleted = await find_lost(locator, settings, suspects=self._deleted, scan=self._scan, portion=PORTION)
         self._deleted = {saga.saga_id for saga in deleted}
         self._open = {saga.saga_id: saga for saga in (*members, *terminated, *deleted)}
         for id in self._open.keys() - before.keys():
