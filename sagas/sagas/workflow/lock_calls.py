@@ -16,7 +16,7 @@ from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.json_payloads import raw_json
 from sagas.workflow.task_set import CommandContext
 
-_ACQUIRING = "acquire locks"
+ACQUIRING = "acquire locks"
 _RELEASING = "release locks"
 
 _ATTEMPT = timedelta(seconds=10)
@@ -46,11 +46,11 @@ class LockCalls:
 
     def acquire(self, command: AcquireLocks) -> None:
         self._requests += 1
-        self._context.tasks.start(_ACQUIRING, self._acquire(command, f"{LOCK_ACTIVITY}~{self._requests}"))
+        self._context.tasks.start(ACQUIRING, self._acquire(command, f"{LOCK_ACTIVITY}~{self._requests}"))
 
     def release(self, command: ReleaseLocks) -> None:
         # A later attempt of a request that is still in flight finds that the request was withdrawn.
-        self._context.tasks.cancel(_ACQUIRING)
+        self._context.tasks.cancel(ACQUIRING)
         self._releases += 1
         name = f"{_RELEASING} {self._releases}"
         self._releasing.add(name)
@@ -71,7 +71,7 @@ class LockCalls:
             timeout=_ATTEMPT,
             activity_id=activity_id,
         )
-        self._context.tasks.discard(_ACQUIRING)
+        self._context.tasks.discard(ACQUIRING)
         self._context.report(lock_answer(answer, workflow.time()))
 
     async def _release(self, command: ReleaseLocks, name: str, activity_id: str) -> None:

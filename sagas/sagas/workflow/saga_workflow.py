@@ -45,11 +45,13 @@ from sagas.protocol.payloads import (
     UNDO_SUFFIX,
 )
 from sagas.protocol.signed_content import outcome_message
+from sagas.workflow import history_drain
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.failures import SagaApplicationError, closing_error, refused_error
+from sagas.workflow.history_drain import HistoryDrain
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import HISTORY_LIMIT, NEXT_TASK, PayloadThrottle, limit_output, view_payload
-from sagas.workflow.lock_calls import LockCalls
+from sagas.workflow.lock_calls import ACQUIRING, LockCalls
 from sagas.workflow.nested import NestedSagas
 from sagas.workflow.notify import Notifications
 from sagas.workflow.operator_pause import BEGINS, OperatorPause
@@ -61,6 +63,9 @@ from sagas.workflow.saga_messages import SagaMessages
 from sagas.workflow.search_attributes import RunSearchAttributes
 from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import CommandContext, TaskSet
+
+_DRAIN = "timer continue as new"
+"""The name of the task that limits the wait for what is in flight."""
 
 
 @workflow.defn(dynamic=True)
@@ -90,6 +95,7 @@ class SagaWorkflow(SagaMessages):
         self._native_cancel = False
         self._continuing = False
         self._must_stay = False
+        self._drain = HistoryDrain()
         self._task = -1
         self._reset = RunReset(self._tasks, self._go_on_after_reset)
 
@@ -186,12 +192,28 @@ class SagaWorkflow(SagaMessages):
             self._must_stay = True
         elif not self._closes_canceled:
             workflow.continue_as_new(raw_json(handed), memo=_continued_memo(machine.started_at))
+        self._go_on(machine)
+
+    def _go_on(self, machine: Machine) -> None:
+        """Continue in this run: start what was held back."""
         self._continuing = False
+        self._tasks.cancel(_DRAIN)
         self._pause.forget()
         self._activity_calls.callbacks.stay()
+        running = self._tasks.names
         for command in machine.reissue(workflow.time()):
-            if isinstance(command, CancelCall | CancelSaga | BEGINS):
+            name = ACQUIRING if isinstance(command, AcquireLocks) else getattr(command, "id", "")
+            if isinstance(command, CancelCall | CancelSaga | BEGINS) and name not in running:
                 self._execute(command)
+
+    async def _limit_drain(self) -> None:
+        """Let others start again if something in flight takes long, unless the history has no room left."""
+        await workflow.sleep(history_drain.MAX_DRAIN, summary="continue as new, once nothing is in flight")
+        self._tasks.discard(_DRAIN)
+        machine = self._machine
+        if machine is not None and self._continuing and self._finish is None and not self._drain.is_urgent:
+            self._drain.give_up()
+            self._go_on(machine)
 
     @property
     def _must_act(self) -> bool:
@@ -217,7 +239,7 @@ class SagaWorkflow(SagaMessages):
 
     def _should_continue(self, machine: Machine) -> bool:
         """True when the history is long, unless a nested saga is running: it reports to this run and may take days."""
-        if self._continuing or self._must_stay or not workflow.info().is_continue_as_new_suggested():
+        if self._continuing or self._must_stay or not self._drain.is_due:
             return False
         return not machine.child_running and not self._closes_canceled
 
@@ -256,6 +278,8 @@ class SagaWorkflow(SagaMessages):
             # From now on nothing starts; once everything in flight has ended, the run continues as new.
             self._continuing = True
             self._activity_calls.callbacks.hand_on()
+            if not self._drain.is_urgent:
+                self._tasks.start(_DRAIN, self._limit_drain())
         task = workflow.info().get_current_history_length()
         if task != self._task:
             self._task = task

@@ -56,6 +56,11 @@ class TaskSet:
             task.cancel()
 
     @property
+    def names(self) -> frozenset[str]:
+        """The names of the tasks that are running."""
+        return frozenset(self._tasks)
+
+    @property
     def busy(self) -> bool:
         """True when a task other than a timer is running."""
         return any(not name.startswith("timer ") for name in self._tasks)

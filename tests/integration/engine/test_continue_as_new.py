@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from temporalio.api.enums.v1 import EventType
 
 from sagas import Rejected, Step
+from sagas.protocol.payloads import EVENT_MEMO
+from sagas.workflow import history_drain
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until
@@ -195,6 +199,34 @@ async def test_what_arrives_in_the_task_that_continues_as_new_is_not_lost(env: E
     else:
         assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
         assert env.log() == ["do a", "undo a"]
+
+
+async def test_a_long_call_does_not_stop_the_other_branch(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run waits for the call only for a while, and continues as new once the call has ended."""
+    monkeypatch.setattr(history_drain, "MAX_DRAIN", timedelta(milliseconds=200))
+    definition = """
+        saga: stalled
+        steps:
+          - {id: q, needs: [], uses: work, effect: none}
+          - {id: a, needs: [], for_each: "${{ input.n }}", uses: book, compensate: unbook}
+          - {id: b, needs: [q, a], for_each: "${{ input.n }}", uses: book, compensate: unbook}
+        input: {type: object, properties: {n: {type: array}}}
+    """
+    move, begun, go = gate()
+    env.plan["do q"] = [move]
+    async with env.serving(definition) as client:
+        starter = await client.starter("stalled")
+        request = replace(starter.make_request({"n": list(range(30))}), event="the event that starts it")
+        saga = (await starter.start(request)).id
+        await wait_for_event(begun)
+        await until(lambda: "do a#29" in env.log())
+        assert await runs(client, saga) == 1
+        monkeypatch.undo()
+        go.set()
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+        assert await runs(client, saga) > 1
+        assert (await (await handle(client, saga).describe()).memo())[EVENT_MEMO] == "the event that starts it"
+    assert sorted(env.log()) == sorted(["do q", *(f"do {step}#{n}" for step in "ab" for n in range(30))])
 
 
 async def test_no_new_run_while_a_nested_saga_runs(env: Environment) -> None:
