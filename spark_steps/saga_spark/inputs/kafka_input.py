@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import require_client
+from saga_activities.kafka.dead_letter_headers import is_resent
 from saga_activities.kafka.range_reader import offsets_since, read_ranges
 from saga_activities.kafka.record_codec import LAST_MILLISECOND, known_headers
 from saga_activities.kafka.topic_end import topic_end
@@ -90,7 +91,10 @@ def _write_records(
         pq.ParquetWriter(stream, TOPIC_SCHEMA, compression="zstd") as writer,
     ):
         for message in read_ranges(settings.kafka, topic, ranges):
-            rows.append(_record_row(message))
+            headers = known_headers(message)
+            if is_resent(topic, headers):
+                continue
+            rows.append(_record_row(message, headers))
             if len(rows) == _BATCH_ROWS:
                 writer.write_table(pa.Table.from_pylist(rows, TOPIC_SCHEMA))
                 count += len(rows)
@@ -100,13 +104,13 @@ def _write_records(
     return count + len(rows)
 
 
-def _record_row(message: Any) -> dict[str, Any]:
+def _record_row(message: Any, headers: Mapping[str, str]) -> dict[str, Any]:
     kind, milliseconds = message.timestamp()
     has_time = kind and 0 <= milliseconds <= LAST_MILLISECOND
     return {
         "key": _decode(message.key()),
         "value": _decode(message.value()),
-        "headers": list(known_headers(message).items()),
+        "headers": list(headers.items()),
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets, TopicDescription
 from saga_activities.kafka.config import require_client
+from saga_activities.kafka.dead_letter_headers import is_resent
 from saga_activities.kafka.range_reader import offsets_since, read_ranges
 from saga_activities.kafka.record_codec import SAGA_ID_HEADER, STEP_HEADER, known_headers
 from saga_activities.kafka.topic_end import topic_end
@@ -126,8 +127,8 @@ def _read_topic(
         time = milliseconds / 1000 if kind else 0.0
         oldest.setdefault(message.partition() or 0, time)
         connection, saga_id = sources.get(headers.get("ce_source", "")), headers.get(SAGA_ID_HEADER, "")
-        if connection is None or not _in_scope(saga_id, scope):
-            continue
+        if connection is None or not _in_scope(saga_id, scope) or is_resent(topic.name, headers):
+            continue  # a dead letter that was sent again is not the outbox's
         position = (topic.name, message.partition(), message.offset())
         compared += not is_hidden and (scope.since is None or time >= scope.since)
         out.add(connection, headers.get("ce_id"), *position, saga_id, headers.get(STEP_HEADER), time, is_hidden)

@@ -18,7 +18,7 @@ from saga_activities.guard.script_transactions import outcome_of_error
 from saga_activities.own_frames import logging_own_frames
 from saga_spark.job_errors import JobFailed, to_job_error
 from saga_spark.runner.runner_protocol import error_to_json
-from saga_workers.trigger.bridge import run_bridge_function
+from saga_workers.trigger.bridge_function import run_bridge_function
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from sagas import Rejected, Step
 from sagas.actions.consumers import Bridge

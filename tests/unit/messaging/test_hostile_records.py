@@ -24,7 +24,7 @@ from saga_activities.kafka.record_codec import (
     raw_headers,
 )
 from saga_activities.messaging.kafka_request import MalformedReply, decode_reply, outcome_of_reply
-from saga_workers.trigger.bridge import run_bridge_function
+from saga_workers.trigger.bridge_function import run_bridge_function
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import MAX_REASON_LENGTH, dead_letter
 from saga_workers.trigger.retry import AttemptFailed, PoisonMessage, retry_until_done

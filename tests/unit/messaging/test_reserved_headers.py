@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saga_activities.messaging.outbox import read_events
-from saga_workers.trigger.bridge import run_bridge_function
+from saga_workers.trigger.bridge_function import run_bridge_function
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from sagas.actions.consumers import Bridge, Message
 from sagas.actions.events import Event

@@ -7,6 +7,7 @@ import math
 from functools import cached_property
 from typing import Any
 
+from saga_activities.kafka.dead_letter_headers import groups_of_resent
 from saga_activities.kafka.record_codec import (
     MalformedRecord,
     RawHeaders,
@@ -63,6 +64,11 @@ class ConsumedRecord:
     def position(self) -> str:
         """topic/partition/offset, for logs and messages."""
         return f"{self.topic}/{self.partition}/{self.offset}"
+
+    def is_for(self, group: str) -> bool:
+        """False for a dead letter of another group that was sent again: this one has handled it."""
+        groups = groups_of_resent(self.topic, self.raw_headers)
+        return not groups or group in groups
 
     @cached_property
     def headers(self) -> dict[str, str | None]:

@@ -1,7 +1,7 @@
 """Dead letters: messages that cannot be processed, kept with the reason in a topic next to their own.
 
 :func:`saga_workers.trigger.retry.retry_until_done` decides that a message becomes one; a bridge, whose dead letters are
-part of its transaction, does so itself (``bridge.py``).
+part of its transaction, does so itself (``bridge_function.py``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,14 @@ from typing import Any
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import producer_config
+from saga_activities.kafka.dead_letter_headers import (
+    GROUP_HEADER,
+    OFFSET_HEADER,
+    PARTITION_HEADER,
+    REASON_HEADER,
+    TOPIC_HEADER,
+    TOPIC_ID_HEADER,
+)
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.value_cipher import ValueCipher, encrypted_text
 from saga_activities.value_places import dead_letter_place
@@ -25,13 +33,7 @@ from saga_workers.topics.topic_inventory import DEAD_LETTER_SUFFIX
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.retry import DependencyUnavailable, retry_until_done
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
-from saga_workers.trigger.written_dead_letters import (
-    GROUP_HEADER,
-    OFFSET_HEADER,
-    PARTITION_HEADER,
-    TOPIC_ID_HEADER,
-    WrittenDeadLetters,
-)
+from saga_workers.trigger.written_dead_letters import WrittenDeadLetters
 from sagas.settings import KafkaSettings
 from sagas.settings.codec import load_codec_keys
 from sagas.text.printable import printable_line
@@ -51,9 +53,9 @@ def dead_letter(record: ConsumedRecord, group: str, reason: str, *, omit_value: 
     ``omit_value`` leaves its value out because the record is too large, and its key and headers if they are also large.
     """
     ours: list[tuple[str, str | bytes | None]] = [
-        ("sagadlqreason", printable_line(reason[:MAX_REASON_LENGTH])),
+        (REASON_HEADER, printable_line(reason[:MAX_REASON_LENGTH])),
         (GROUP_HEADER, group),
-        ("sagadlqtopic", record.topic),
+        (TOPIC_HEADER, record.topic),
         (TOPIC_ID_HEADER, record.topic_id),
         (PARTITION_HEADER, str(record.partition)),
         (OFFSET_HEADER, str(record.offset)),

@@ -337,7 +337,10 @@ class TopicReader:
         if self._stop.is_set():
             return  # an earlier record of its key may be unprocessed; the next owner handles both in order
         try:
-            await self._handler(item.record)
+            if item.record.is_for(self.group):
+                await self._handler(item.record)
+            else:
+                log.debug("message is for another group", extra=fields(group=self.group, record=item.record.position))
         except ProcessStopping:
             return
         except Exception:

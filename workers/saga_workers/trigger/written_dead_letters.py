@@ -9,6 +9,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from saga_activities.kafka.dead_letter_headers import (
+    GROUP_HEADER,
+    OFFSET_HEADER,
+    PARTITION_HEADER,
+    TOPIC_ID_HEADER,
+)
 from saga_activities.kafka.range_reader import read_ranges
 from saga_activities.kafka.record_codec import known_headers
 from saga_activities.kafka.topic_end import TopicEnd, topic_end
@@ -18,11 +24,6 @@ from sagas.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
-
-GROUP_HEADER = "sagadlqgroup"
-TOPIC_ID_HEADER = "sagadlqtopicid"
-PARTITION_HEADER = "sagadlqpartition"
-OFFSET_HEADER = "sagadlqoffset"
 
 _Place = tuple[str, str, str, str]
 """Topic, its id, partition and offset."""

@@ -151,6 +151,24 @@ def test_a_topic_is_not_read_to_an_open_transaction(env: Environment, tmp_path: 
     assert freeze_topic(settings, "events", {"topic": env.topic}, uri, lambda _: None)["rows"] == 1
 
 
+def test_a_dead_letter_that_is_sent_again_is_no_input_and_no_event_of_the_outbox(
+    env: Environment, tmp_path: Path
+) -> None:
+    kafka, now = env.settings.kafka, time.time()
+    with ParquetRowWriter(tmp_path / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
+        rows.add("shop", "s1", "a", 1, "e1", env.topic, "PUBLISHED", now, now, False)
+    headers = {"ce_id": "e1", "ce_source": f"/{kafka.prefix}/shop", "sagaid": "s1", "sagastep": "a"}
+    resent = {**headers, "ce_id": "resent", "sagadlqtopic": env.topic, "sagadlqgroup": "saga-consumer-mended"}
+    env.kafka.produce(env.topic, {"id": 1}, headers=headers)
+    env.kafka.produce(env.topic, {"id": 2}, headers=resent)
+    env.kafka.produce(env.topic, {"id": 3}, headers={**resent, "sagadlqtopic": "another"})
+    read_topics(kafka, tmp_path, ReconciliationScope(), now, ["shop"])
+    assert pq.read_table(tmp_path / RECORDS_FILE)["event_id"].to_pylist() == ["e1", "resent"]
+    uri = (tmp_path / "inputs" / "events.parquet").as_uri()
+    assert freeze_topic(env.settings, "events", {"topic": env.topic}, uri, lambda _: None)["rows"] == 2
+    assert sorted(pq.read_table(tmp_path / "inputs/events.parquet")["value"].to_pylist()) == ['{"id":1}', '{"id":3}']
+
+
 def aborted(topic: str) -> Iterator[PartitionRecord]:
     yield topic, 0, EncodedRecord(b'{"id": -1}')
     raise Killed
