@@ -10,6 +10,7 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
 from saga_activities.kafka.topic_end import TopicEnd
+from saga_workers.doctor.dead_letter_checks import check_dead_letters
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
 from saga_workers.doctor.reader_checks import check_initial_positions, check_positions, reply_groups
 from saga_workers.topics.topic_inventory import Access, event_topics, named_topics
@@ -79,6 +80,7 @@ async def _check_cluster(project: Project, temporal: Temporal | None) -> list[Do
                 await check_initial_positions(project, temporal)
                 or await timed_check("kafka triggers", lambda: check_positions(cluster, groups), timeout=30.0)
             )
+        findings += await check_dead_letters(cluster, topics)
     return findings
 
 

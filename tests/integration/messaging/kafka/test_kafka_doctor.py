@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 import uuid
@@ -194,6 +195,19 @@ async def test_doctor_reports_the_lag_of_consumers_and_bridges(tmp_path: Path, k
         read("consumer-book", 1, str(DeliveryMark("", "a", 64, 1, attempts)))
         message = f"a process was ended while book handled {raw}[{position}]@1, attempt {attempts} has not succeeded"
         assert await output() == message
+
+
+async def test_doctor_names_the_newest_dead_letter_of_each_topic(doctor_project: DoctorProject, kafka: Broker) -> None:
+    create_topics(doctor_project.project)
+    none = (await doctor_project.examine())["dead letters"]
+    assert (none.ok, none.message) == (True, "none")
+    dead = f"{doctor_project.paid}.dlq"
+    kafka.produce(dead, 1, key="k", headers={"sagadlqreason": "an older reason", "sagadlqgroup": "g"})
+    kafka.produce(dead, 2, key="k", headers={"sagadlqreason": "no \x1b[31mid" + "x" * 999, "sagadlqgroup": "g"})
+    letters = (await doctor_project.examine())[f"dead letters of {doctor_project.paid}"]
+    assert (letters.ok, "Read dead letters and send them again" in (letters.help or "")) == (None, True)
+    assert re.match(r"at most 2 messages, the newest one of 20\S+Z from g: no \S+idx+…$", letters.message)
+    assert "\x1b" not in letters.message
 
 
 async def test_a_hanging_transaction_is_reported(doctor_project: DoctorProject) -> None:
