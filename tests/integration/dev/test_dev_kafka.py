@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,12 +11,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from saga_activities.kafka.admin import KafkaAdmin
+from saga_activities.kafka.config import consumer_config
 from saga_workers.devstack.kafka_server import KAFKA_JARS, KafkaUnavailableError
 from saga_workers.devstack.stack import Stack
+from saga_workers.runtime.databases import set_up_database
+from sagas.errors import SagaError
 from sagas.settings import load_settings
 from sagas.settings.dev_stack import start_mark
+from tests.helpers.kafka_broker import Broker
 from tests.helpers.waiting import LIMIT
 from tests.integration.dev.conftest import Project
 
@@ -109,6 +115,56 @@ def test_a_saga_publishes_and_its_events_start_another(with_kafka: Project) -> N
     findings = {row["check"]: row for row in json.loads(project.saga("doctor", "-o", "json"))}
     assert [name for name, finding in findings.items() if name.startswith("kafka") and not finding["ok"]] == []
     assert findings["kafka topics"]["message"] == "heard, order-events, order-events.dlq"
+
+
+class ReportSeenError(Exception):
+    """Ends `saga dev up` at a report."""
+
+
+def reading(folder: Path, kafka: Broker, module: str) -> Stack:
+    """The stack of a project with a consumer, whose servers run already."""
+    (folder / "readers.py").write_text(module, encoding="utf-8")
+    shop = 'actions = ["./readers.py"]\n[connections.shop]\nurl = "sqlite:///shop.db"\n'
+    servers = f'[kafka]\nprefix = "{kafka.settings().prefix}"\nbootstrap_servers = "{kafka.address}"\n'
+    (folder / "saga.toml").write_text(shop + servers, encoding="utf-8")
+
+    def stop_at_reason(text: str) -> None:
+        if "is not ready" in text:
+            raise ReportSeenError(text)
+
+    return Stack(load_settings(folder, env={}), stop_at_reason)
+
+
+CONSUMER = """
+from sagas import consumer
+
+@consumer("TOPIC", connection="shop", name="tally")
+async def tally(message):
+    pass
+"""
+
+
+def test_up_shows_why_the_trigger_is_not_ready_while_it_waits(kafka: Broker, tmp_path: Path) -> None:
+    topic = kafka.create_topic()
+    kafka.produce(topic, 1)
+    stack = reading(tmp_path, kafka, CONSUMER.replace("TOPIC", topic))
+    settings = stack.settings.kafka
+    predecessor = Consumer(consumer_config(settings, f"{settings.prefix}-consumer-count_visits"))
+    predecessor.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    predecessor.close()
+    asyncio.run(set_up_database(stack.settings.sql_connections()[0], settings.shards, print))
+    try:
+        with pytest.raises(ReportSeenError, match=f"the trigger is not ready: tally has no position in {topic}, but"):
+            stack.up(["trigger"])
+    finally:
+        stack.down()
+
+
+def test_a_trigger_that_is_ended_has_to_be_started_again(kafka: Broker, tmp_path: Path) -> None:
+    stack = reading(tmp_path, kafka, "import os\nos._exit(9)\nfrom sagas import consumer\nconsumer('orders')\n")
+    with pytest.raises(SagaError, match="trigger exited during its start: it printed nothing") as ended:
+        stack.up(["trigger"])
+    assert (ended.value.help or "").startswith("saga dev up    again: a record that ends the process 5 times")
 
 
 def test_a_project_without_kafka_starts_none(tmp_path: Path) -> None:

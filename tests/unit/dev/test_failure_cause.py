@@ -11,6 +11,10 @@ from saga_workers.devstack.start_failure import cause
 KAFKA = (Path(__file__).parent / "logs" / "kafka_full_disk.txt").read_text(encoding="utf-8")
 
 
+STARTED = "2026-11-29T14:46:01.300Z INFO saga.trigger started with 1 triggers, 1 consumers, 0 bridges kafka=h:9\n"
+ASSIGNED = "2026-11-29T14:46:02.004Z INFO saga.trigger partitions assigned group=saga-replies-1 topic=saga-replies\n"
+
+
 def without_the_cause(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if "No space left" not in line)
 
@@ -60,6 +64,22 @@ def without_the_cause(text: str) -> str:
             "the action file ./x.py was not found",
         ),
         ("Traceback (most recent call last):\n  File x\nImportError: no module\n", "ImportError: no module"),
+        # a process of the project that a record has ended: no error, and a last line that says nothing about it
+        (
+            f"{STARTED}2026-11-29T14:46:01.310Z WARNING saga.trigger attempt 2 of 5 begins; the attempts before have"
+            f" ended their process group=g record=enrolments/3/8\n{ASSIGNED}",
+            "attempt 2 of 5 begins; the attempts before have ended their process group=g record=enrolments/3/8",
+        ),
+        (
+            f"{STARTED}2026-11-29T14:46:01.310Z INFO saga.trigger attempt begins, of a record that may have ended the"
+            f" last process group=g record=enrolments/3/8\n{ASSIGNED}",
+            "attempt begins, of a record that may have ended the last process group=g record=enrolments/3/8",
+        ),
+        (f"{STARTED}{ASSIGNED}", "it ended without an error message"),
+        (
+            f"{STARTED}2026-11-29T14:46:01.310Z ERROR saga.trigger the port is taken\n{ASSIGNED}",
+            "saga.trigger the port is taken",
+        ),
         ("", "it printed nothing"),
     ],
     ids=lambda text: text[-40:],

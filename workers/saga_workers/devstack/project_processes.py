@@ -12,9 +12,13 @@ from saga_workers.devstack.os_process import Launch
 from saga_workers.devstack.ports import HOST
 from saga_workers.devstack.service import Service, http_get
 from sagas.settings.python_processes import python_command
+from sagas.text.printable import printable_line
+from sagas.text.shell import saga_command
+from sagas.text.shortening import shorten
 
 _IGNORED_FOLDERS = {"node_modules", "__pycache__", "venv", "env", "build", "dist", "site-packages"}
 _MAX_FILES = 5_000
+_MAX_REASON = 2_000
 
 
 class ProjectProcess(Service):
@@ -59,6 +63,11 @@ class ProjectProcess(Service):
     def not_ready(self, ports: Mapping[str, int]) -> str | None:
         return None if http_get(ports["health_port"], "/readyz")[0] == 200 else f"the {self.name}"
 
+    def reason(self, ports: Mapping[str, int]) -> str | None:
+        """The text of /readyz."""
+        status, body = http_get(ports["health_port"], "/readyz")
+        return printable_line(shorten(body.decode(errors="replace").strip(), _MAX_REASON)) if status == 503 else None
+
     def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
         return {"health": f"http://{HOST}:{ports['health_port']}"}
 
@@ -82,6 +91,11 @@ class RelayService(ProjectProcess):
 class TriggerService(ProjectProcess):
     name: ClassVar[str] = "trigger"
     after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
+
+    def start_help(self) -> str:
+        """Nobody starts the process again here: a record that ends it is given up after some attempts."""
+        again = f"{saga_command('dev', 'up')}    again: a record that ends the process 5 times becomes a dead letter"
+        return f"{again}\n{ProjectProcess.start_help(self)}"
 
 
 def _project_files(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:

@@ -14,6 +14,7 @@ from saga_workers.devstack.os_process import Launch
 from saga_workers.devstack.ports import HOST
 from sagas.errors import SagaError
 from sagas.settings import Settings
+from sagas.text.shell import saga_command
 
 
 class NotInstalledError(SagaError):
@@ -56,6 +57,10 @@ class Service(ABC):
     def not_ready(self, ports: Mapping[str, int]) -> str | None:
         """Return what is missing until the service is ready; None if it is. Must not block for long."""
 
+    def reason(self, ports: Mapping[str, int]) -> str | None:
+        """Return what the running service itself says about why it is not ready; None if it says nothing."""
+        return None
+
     def on_ready(self, ports: Mapping[str, int], data: Mapping[str, str]) -> None:
         """Do what is necessary each time the service has become ready; idempotent."""
         return
@@ -63,6 +68,10 @@ class Service(ABC):
     def stopped(self) -> None:
         """Remove what is useless after the process has ended; idempotent."""
         return
+
+    def start_help(self) -> str:
+        """Return what to do after the process has ended during its start."""
+        return f"{saga_command('dev', 'logs', self.name)}    ({self.folder.log_file(self.name)})"
 
     @abstractmethod
     def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from saga_workers.devstack.kafka_server import KafkaService, broker_unavailable_
 from saga_workers.devstack.os_process import find_marked, start_process, stop_process
 from saga_workers.devstack.postgres_server import PostgresService
 from saga_workers.devstack.project_processes import ProjectProcess, RelayService, TriggerService, WorkerService
+from saga_workers.devstack.reported_reason import ReportedReason
 from saga_workers.devstack.service import Service
 from saga_workers.devstack.start_failure import cause, full_disk
 from saga_workers.devstack.temporal_server import TemporalService, local_port
@@ -272,16 +273,18 @@ class Stack:
     def _await_ready(self, running: StartedService) -> None:
         service, record = running.service, running.record
         end = time.monotonic() + (_HUNG_TIMEOUT if running.was_running else service.start_timeout)
+        reason = ReportedReason(service, record.ports, self.report)
         while record.is_alive():
             missing = service.not_ready(record.ports)
             if missing is None:
                 service.on_ready(record.ports, record.data)
                 self.folder.write(service.name, dataclasses.replace(record, wanted=True))
                 return
+            reason.look()
             if time.monotonic() > end:
                 record = self._stop(service, record)
                 if not running.was_running:
-                    why = full_disk(self._home(service)) or f"{missing} did not answer"
+                    why = full_disk(self._home(service)) or reason.text or f"{missing} did not answer"
                     raise SagaError(
                         f"{service.name} was not ready after {service.start_timeout:.0f} s: {why}",
                         help=saga_command("dev", "logs", service.name),
@@ -292,10 +295,8 @@ class Stack:
         else:
             # It has ended: the port was taken meanwhile, or an earlier process has not ended completely.
             if running.attempt >= service.start_attempts:
-                raise SagaError(
-                    f"{service.name} exited during its start: {self._cause(running)}",
-                    help=f"{saga_command('dev', 'logs', service.name)}    ({self.folder.log_file(service.name)})",
-                )
+                why = self._cause(running)
+                raise SagaError(f"{service.name} exited during its start: {why}", help=service.start_help())
             time.sleep(0.3 * running.attempt)
         self._await_ready(self._start(service, dataclasses.replace(record, process=None), running))
 

@@ -196,6 +196,7 @@ class TriggerTasks:
         stack.callback(self._initial_positions.close)
         self._listener: ReplyListener | None = None
         self._readers: list[TopicReader | BridgeReader] = []
+        self._begun: set[str] = set()
         self.watchdog = Watchdog()
         self._gate = AttemptGate(self.watchdog)
         self._stack = stack
@@ -226,6 +227,7 @@ class TriggerTasks:
             await self._initial_positions.settle(reader, self._stop)
         except ProcessStopping:
             return
+        self._begun.add(reader.group)
         self._gate.members.append(running)
         await running.run(self._stop, grace)
 
@@ -234,9 +236,11 @@ class TriggerTasks:
             return why
         if self._listener is not None and (why := self._listener.health()):
             return f"replies: {why}"
-        return self._initial_positions.health() or next(
-            (why for reader in self._readers if (why := reader.health())), None
-        )
+        if (why := self._initial_positions.health()) is not None:
+            return why
+        beginning = (f"{each.group} looks where it begins" for each in self._readers if each.group not in self._begun)
+        stopped = (why for reader in self._readers if (why := reader.health()))
+        return next(beginning, None) or next(stopped, None)
 
     def _make_trigger(self, definition: Definition, topic: str) -> TopicReader:
         assert self._client is not None
