@@ -163,6 +163,10 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
         lines.append([("from the ledger: Temporal has no run of this saga", "yellow")])
     if view.incomplete:
         lines.append([(f"incomplete: {view.incomplete}", "yellow")])
+        from saga_workers.temporal.temporal_runs import START_WORKER_HELP, lacks_worker
+
+        if lacks_worker(view.incomplete):
+            lines.append([(START_WORKER_HELP, "dim")])
     for why in view.stuck or ():
         if why not in (view.incomplete or ""):
             lines.append([(f"stuck: {why}", "yellow")])

@@ -7,6 +7,7 @@ import pytest
 
 from saga_cli.render.saga_view import view_lines, view_page
 from saga_cli.wait import _progress, exit_code
+from saga_workers.stuck.stuck_sagas import remedy
 from sagas.presentation.styled_text import format_duration, progress_text, to_plain
 from sagas.protocol.saga_view import SagaView
 
@@ -109,7 +110,16 @@ def test_a_long_for_each_is_summarized() -> None:
 
 
 def test_an_incomplete_view_is_marked() -> None:
-    assert "incomplete: no worker polls" in text(story(incomplete="no worker polls"))
+    assert "incomplete: no history" in text(story(incomplete="no history"))
+    assert "saga worker" not in text(story(incomplete="no history"))
+
+
+def test_a_saga_that_no_worker_answers_for_needs_one() -> None:
+    reason = "no worker answers on the task queue sagas"
+    reported = text(story(incomplete=f"{reason}, so the saga cannot be queried"))
+    assert f"incomplete: {reason}, so the saga cannot be queried\nsaga worker    (or saga dev up)" in reported
+    assert remedy(SagaView(id="s-1", saga="s", state="RUNNING", stuck=(reason,))) == "saga worker    (or saga dev up)"
+    assert remedy(SagaView(id="s-1", saga="s", state="RUNNING", stuck=(reason, "overdue"))) == "saga show s-1"
 
 
 def test_residue_names_the_remaining_effect_and_the_command() -> None:

@@ -110,6 +110,7 @@ def check_positions(cluster: KafkaAdmin, readers: Sequence[TopicGroup]) -> str:
     """How far each reader is behind. Raises KafkaOperationError for one that does not go on."""
     lags = []
     existing = cluster.topics()
+    start = "saga dev up" if cluster.settings.embedded else "saga trigger"
     for reader in readers:
         who, topic, group = reader.name, reader.topic, reader.group
         if not isinstance(reader, ProjectReader):
@@ -124,20 +125,20 @@ def check_positions(cluster: KafkaAdmin, readers: Sequence[TopicGroup]) -> str:
             raise KafkaOperationError(
                 f"at most {counted(count, 'event')} of {topic}[{partition}] "
                 f"{'was' if count == 1 else 'were'} deleted before {who} had read them",
-                help="saga trigger    (reads what is left; give the topic a longer retention.ms)",
+                help=f"{start}    (reads what is left; give the topic a longer retention.ms)",
             )
         waiting = standing.waiting
         if waiting and not positions:
             raise KafkaOperationError(
                 f"{counted(waiting, 'event')} of {topic} wait{'s' if waiting == 1 else ''} for {who}, "
                 "but nothing has been read",
-                help="saga trigger",
+                help=start,
             )
         if waiting and not cluster.has_members(group) and _has_unread(cluster, topic, standing):
             because = f", and all are read: {standing.why}" if standing.why else ""
             raise KafkaOperationError(
                 f"at most {counted(waiting, 'event')} of {topic} wait for {who}, and no process reads them{because}",
-                help="saga trigger",
+                help=start,
             )
         # The offsets in between include transaction markers and records of aborted or open transactions.
         lags.append(f"{who} is at most {counted(waiting, 'event')} of {topic} behind")

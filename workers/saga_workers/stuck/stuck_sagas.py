@@ -25,7 +25,13 @@ from saga_workers.stuck.open_sagas import (
 from saga_workers.stuck.run_reasons import reported_reasons, temporal_reasons
 from saga_workers.stuck.stuck_view import reasons_of_replaced, with_reasons
 from saga_workers.stuck.verdict import OpenSaga, left_saga, terminated_saga
-from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, UNREADABLE, RunInfo
+from saga_workers.temporal.temporal_runs import (
+    ENDED_FROM_OUTSIDE,
+    START_WORKER_HELP,
+    UNREADABLE,
+    RunInfo,
+    lacks_worker,
+)
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
@@ -144,6 +150,8 @@ def remedy(view: SagaView) -> str:
     """The command that continues a stuck saga, or shows what has to be decided about it."""
     if view.state == "TERMINATED" or view.needs_resume:
         return saga_command("resume", view.id)
+    if view.stuck and all(map(lacks_worker, view.stuck)):
+        return START_WORKER_HELP
     return saga_command("show", view.id)
 
 
