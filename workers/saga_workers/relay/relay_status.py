@@ -117,6 +117,9 @@ def _totals(lag: OutboxLag) -> dict[str, Any]:
     }
 
 
+_MISSING_TOPIC = "the topic does not exist"
+
+
 def _kafka_status(
     kafka: KafkaSettings, progress_topic_name: str, shards: list[dict[str, Any]], topics: list[str]
 ) -> dict[str, Any]:
@@ -130,14 +133,9 @@ def _kafka_status(
     rows = []
     for topic in topics:
         if topic not in there:
-            rows.append(
-                {
-                    "topic": topic,
-                    "error": cluster.unusable_topics([topic]).get(
-                        topic, "the topic does not exist; create it with saga setup"
-                    ),
-                }
-            )
+            reason = cluster.unusable_topics([topic]).get(topic, _MISSING_TOPIC)
+            advice = f"{reason}: run saga setup (or saga dev up); one that only code names must be in [kafka] topics"
+            rows.append({"topic": topic, "error": advice if reason.startswith(_MISSING_TOPIC) else reason})
         elif "WRITE" not in cluster.authorized_operations(topic):
             rows.append({"topic": topic, "error": "this user may not write to the topic: an ACL is missing (WRITE)"})
         else:

@@ -134,7 +134,8 @@ async def test_a_missing_topic_does_not_block_other_topics(env: OutboxEnvironmen
         await until_in_thread(lambda: env.statuses() == {"PUBLISHED": 40, "NEW": 20})
         status = await relay_status(env.settings)
         reported = {topic["topic"]: topic for topic in status["outboxes"][0]["topics"]}
-        assert "the topic does not exist" in reported[missing]["error"]
+        assert reported[missing]["error"].startswith("the topic does not exist")
+        assert "run saga setup (or saga dev up); one that only code names" in reported[missing]["error"]
         assert reported[topic]["lso_lag"] == 0
         env.broker.create_topic(missing)
         await env.all_published()
