@@ -130,6 +130,18 @@ async def test_the_reference_participant_passes_and_keeps_nothing(settings: Sett
     assert statuses == [400, 400, 400, 422, 400]
 
 
+async def test_a_refusal_that_looks_done_ends_the_test_with_what_to_do(settings: Settings) -> None:
+    """With `idempotent: false`, which a missing effect does not ask for, a saga only loses its retries."""
+    routes = [
+        Route("/reserve", lambda _: JSONResponse({"status": "declined"}), methods=["POST"]),
+        Route("/count", lambda _: JSONResponse(0)),
+    ]
+    async with serving(Starlette(routes=routes)) as url:
+        with pytest.raises(SagaError, match=r'has no effect of its key.*\{"status": "declined"\}') as refused:
+            await run_participant_test(settings, step_at(settings, url, "/count"), timeout=10)
+    assert "`rejected_when`" in (refused.value.help or "")
+
+
 @pytest.mark.slow
 async def test_an_undo_that_needs_the_result_is_reported(settings: Settings) -> None:
     async with serving(FaultyParticipant().app) as url:

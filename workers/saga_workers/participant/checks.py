@@ -49,7 +49,7 @@ class PromiseResult:
 async def _same_key_twice(trial: Trial) -> None:
     first = await trial.first()
     _expect_same(first, await trial.again(), "the second request")
-    await trial.expect_effects(1)
+    await trial.expect_effects(1, of_done=True)
 
 
 async def _same_key_other_arguments(trial: Trial) -> None:
@@ -228,7 +228,7 @@ CHECKS = (
 async def run_check(check: PromiseCheck, trial: Trial, operations: frozenset[str]) -> PromiseResult:
     """Run one check; ``operations`` are those that the step has besides the forward one.
 
-    Raises SagaError if the participant does not do what every check begins with.
+    Raises SagaError if the participant does not do what every check begins with, or does it without an effect.
     """
     verdict: Verdict = "passed"
     problem: str | None = None

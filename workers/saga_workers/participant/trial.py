@@ -50,6 +50,12 @@ class FirstRequestFailed(SagaError):
     """The participant does not do what every check begins with."""
 
 
+class NoEffect(SagaError):
+    """The participant answers that it has done a request, and has no effect of it: it refuses in a way that no setting
+    tells the saga.
+    """
+
+
 class BrokenPromise(Exception):
     """The participant did not do what it promised; the message says what it did instead.
 
@@ -147,12 +153,22 @@ class Trial:
         """The confirm after the outcome ``done``."""
         return await self._send("confirm", self.calls.confirm(done.result))
 
-    async def expect_effects(self, expected: int) -> None:
-        """Raise BrokenPromise unless the trial has left so many effects; passes without a count."""
+    async def expect_effects(self, expected: int, *, of_done: bool = False) -> None:
+        """Raise BrokenPromise unless the trial has left so many effects; passes without a count.
+
+        ``of_done``: of a first request that was done, and nothing undone. Raises NoEffect if it has none.
+        """
         if self.count is None:
             return
         seen = await self.count(self.calls.do().key) - self._effects_before
         self.steps.append(("count the effects", f"{seen} since the beginning"))
+        if of_done and seen == 0:
+            raise NoEffect(
+                "the participant answers that it has done the request, but has no effect of its key, so nothing can be"
+                f" tested: {self.steps[0][1]}",
+                help="give arguments that it accepts; if this response is a refusal, the step needs `rejected_when`"
+                " (or --count counts something else)",
+            )
         if seen != expected:
             raise BrokenPromise(f"it has {counted(seen, 'effect')} of this key, not {expected}")
 
