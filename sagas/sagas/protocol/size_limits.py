@@ -6,7 +6,7 @@ before anything is sent, and by every worker before it returns a result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sagas.input_limits import MAX_RESULT_VALUES
@@ -30,6 +30,19 @@ MAX_TYPE_CHARACTERS = 200
 def size_problem(what: str, size: int) -> str:
     """The sentence about a value that is too large for a payload."""
     return f"the size of {what} is {size:,} bytes; Temporal accepts {MAX_PAYLOAD_BYTES:,}"
+
+
+def in_parts(lines: Sequence[str], limit: int) -> list[list[str]]:
+    """Cut lines into parts of at most ``limit`` characters; a longer line is alone in its part."""
+    parts: list[list[str]] = []
+    size = limit
+    for line in lines:
+        if size + len(line) > limit:
+            parts.append([])
+            size = 0
+        parts[-1].append(line)
+        size += len(line)
+    return parts
 
 
 def limit_size(value: Any) -> Any:

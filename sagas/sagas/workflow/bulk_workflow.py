@@ -33,7 +33,7 @@ from sagas.presentation.batch_details import bulk_details
 from sagas.protocol.messages import Call, CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, MACHINE_QUERY, REFUSED_TYPE, VIEW_QUERY, input_digest
-from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, in_parts
 from sagas.text.exact_json import decode_json
 from sagas.text.shortening import counted
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
@@ -66,7 +66,7 @@ _TIMER = "timer"
 """The only timer of a run: the next retry, pause or deadline of any of its sagas."""
 
 MAX_STATES_BYTES = 512 * 1024
-"""Bytes of JSON of the states in one activity."""
+"""Bytes of JSON of the states in one activity, which may not be compressible."""
 
 
 class BulkObserver(Protocol):
@@ -292,7 +292,7 @@ class BulkWorkflow:
     async def _detach(self, sagas: Sequence[str]) -> None:
         assert self._machine is not None
         refused: dict[str, str] = {}
-        for part in _cut([self._line(id) for id in sagas]):
+        for part in in_parts([self._line(id) for id in sagas], MAX_STATES_BYTES):
             summary = f"give {counted(len(part), 'saga')} workflows of their own"
             answer = await self._send(DETACH_ACTIVITY, self._departure(), part, summary)
             refused |= answer.get("refused", {})
@@ -372,7 +372,7 @@ class BulkWorkflow:
         machine = self._machine
         assert machine is not None
         at = workflow.time()
-        for part in _cut([self._line(id) for id in sagas]):
+        for part in in_parts([self._line(id) for id in sagas], MAX_STATES_BYTES):
             request = {
                 "saga": machine.definition.saga,
                 "digest": machine.definition.digest,
@@ -467,19 +467,6 @@ def _heartbeat_timeout(call: Call) -> timedelta:
     if call.retry.max_attempts > FEW_ATTEMPTS:
         return HEARTBEAT
     return max(HEARTBEAT, timedelta(seconds=call.timeout))
-
-
-def _cut(lines: Sequence[str]) -> list[list[str]]:
-    """Cut states into parts that fit into an activity's argument, even if they cannot be compressed."""
-    parts: list[list[str]] = []
-    size = MAX_STATES_BYTES
-    for line in lines:
-        if size + len(line) > MAX_STATES_BYTES:
-            parts.append([])
-            size = 0
-        parts[-1].append(line)
-        size += len(line)
-    return parts
 
 
 def _is_refusal(type: str) -> bool:

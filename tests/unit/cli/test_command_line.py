@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_psql_runs_every_command_in_order(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_internal_error_is_reported_as_a_bug(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken() -> None:
+    def broken(**_: Any) -> None:
         raise ZeroDivisionError("division by zero")
 
     monkeypatch.setattr("saga_cli.commands.begin.dev._valid_settings", broken)
@@ -99,7 +100,7 @@ def test_an_internal_error_is_reported_as_a_bug(
 
 
 def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted() -> None:
+    def interrupted(**_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("saga_cli.commands.begin.dev._valid_settings", interrupted)

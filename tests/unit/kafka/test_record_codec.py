@@ -59,7 +59,7 @@ def test_a_record_has_type_and_source() -> None:
         "sagastep": "pay",
         "sagakey": "o-1/pay",
     }
-    assert received.timestamp == 1.5
+    assert received.timestamp == 1500
 
 
 def test_the_size_counts_bytes_of_everything() -> None:

@@ -8,7 +8,8 @@ beginning. Positions that the partition does not have any more are named, becaus
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,11 @@ log = logging.getLogger("saga.trigger")
 
 REQUEST_TIMEOUT = 15.0
 """Seconds for a request to the brokers."""
+
+MISSING_PARTITION_LIMIT = 20.0
+"""Seconds until an assigned partition that the brokers do not name counts as gone: new ones are named before that."""
+
+_PAUSE = 0.2
 
 IDENTITY_INTERVAL = 2.0
 """Seconds until an idle reader looks whether its topic is still the same one."""
@@ -83,6 +89,32 @@ def assign_from_commits(
         client.commit(offsets=marked, asynchronous=False)
     (client.incremental_assign if is_cooperative else client.assign)(positions)
     return starts
+
+
+def assign_when_told(
+    assign: Callable[[list[Any]], list[AssignedPosition]],
+    partitions: list[Any],
+    *,
+    is_stopping: Callable[[], bool],
+    note: Callable[[Any], None],
+) -> list[AssignedPosition]:
+    """Repeat ``assign`` until the brokers tell what it needs, or the reader stops. ``note`` is told each problem.
+
+    A partition that they do not name for long is left out: the topic was created again with fewer ones, and the group
+    learns that only from members that poll.
+    """
+    from confluent_kafka import KafkaException
+
+    due = time.monotonic() + MISSING_PARTITION_LIMIT
+    while not is_stopping():
+        try:
+            return assign(partitions)
+        except (KafkaOperationError, KafkaException) as error:
+            note(error)
+            if isinstance(error, PartitionMissing) and time.monotonic() > due:
+                partitions = [partition for partition in partitions if partition.partition != error.partition]
+        time.sleep(_PAUSE)
+    return []
 
 
 def _warn_unfinished(group: str, position: Any, mark: DeliveryMark, reader: str) -> None:

@@ -33,8 +33,8 @@ from saga_workers.trigger.partition_assignment import (
     IDENTITY_INTERVAL,
     OWN_RESET,
     AssignedPosition,
-    PartitionMissing,
     assign_from_commits,
+    assign_when_told,
     commit_beginnings,
     move_assignment,
     warn_created_again,
@@ -59,8 +59,6 @@ _SHORT_POLL_TIMEOUT = 0.005
 COMMIT_INTERVAL = 0.5
 HANDOVER_TIMEOUT = 10.0
 """Seconds that messages in flight have to end when their partition is reassigned."""
-MISSING_PARTITION_LIMIT = 20.0
-"""Seconds until an assigned partition that the brokers do not name counts as gone: new ones are named before that."""
 PREFETCH_FACTOR = 16
 """Messages held in memory for each one that is being processed."""
 
@@ -439,32 +437,16 @@ class TopicReader:
         self._hand_over(client, partitions, commit=False)
 
     def _assign(self, client: Any, partitions: list[Any]) -> list[AssignedPosition]:
-        """Begin at the committed positions, as soon as the brokers tell them.
+        """Begin at the committed positions, as soon as the brokers tell them."""
 
-        A partition that they do not name for long is left out: the topic was created again with fewer ones, and the
-        group learns that only from members that poll.
-        """
-        from confluent_kafka import KafkaException
+        def assign(named: list[Any]) -> list[AssignedPosition]:
+            self._topic_id = self._cluster.topic_id(self.topic)
+            cooperative, reader = is_cooperative(self._settings), self._marks.reader
+            return assign_from_commits(
+                client, self._cluster, self.group, named, self._topic_id, is_cooperative=cooperative, reader=reader
+            )
 
-        cooperative, due = is_cooperative(self._settings), time.monotonic() + MISSING_PARTITION_LIMIT
-        while not self._stop.is_set():
-            try:
-                self._topic_id = self._cluster.topic_id(self.topic)
-                return assign_from_commits(
-                    client,
-                    self._cluster,
-                    self.group,
-                    partitions,
-                    self._topic_id,
-                    is_cooperative=cooperative,
-                    reader=self._marks.reader,
-                )
-            except (KafkaOperationError, KafkaException) as error:
-                self._problem.note(error)
-                if isinstance(error, PartitionMissing) and time.monotonic() > due:
-                    partitions = [partition for partition in partitions if partition.partition != error.partition]
-            time.sleep(POLL_TIMEOUT)
-        return []
+        return assign_when_told(assign, partitions, is_stopping=self._stop.is_set, note=self._problem.note)
 
     def _hand_over(self, client: Any, partitions: list[Any], *, commit: bool) -> None:
         """Give partitions up: drain what is in flight, then commit what has ended."""

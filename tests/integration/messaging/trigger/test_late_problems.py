@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config
-from saga_workers.trigger import empty_assignment, reader
+from saga_workers.trigger import empty_assignment, partition_assignment
 from saga_workers.trigger.bridge import BridgeReader
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
@@ -101,7 +101,7 @@ async def test_a_partition_that_is_gone_does_not_hold_up_the_others(
     kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic that is created again with fewer partitions while the group is being rebalanced."""
-    monkeypatch.setattr(reader, "MISSING_PARTITION_LIMIT", 0.3)
+    monkeypatch.setattr(partition_assignment, "MISSING_PARTITION_LIMIT", 0.3)
     topic, settings = kafka.create_topic(), kafka.settings()
     member, assigning = Consumer(consumer_config(settings, fresh("group"))), _topic_reader(settings, topic)
     partitions = [TopicPartition(topic, number) for number in (0, 1)]
