@@ -170,7 +170,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
     for why in view.stuck or ():
         if why not in (view.incomplete or ""):
             lines.append([(f"stuck: {why}", "yellow")])
-    if state == "TERMINATED":
+    if state == "TERMINATED" and view.phase != "backward":
         lines.append([("terminated: nothing was undone, and nothing will be by itself", "red")])
     return lines
 

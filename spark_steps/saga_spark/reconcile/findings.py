@@ -52,6 +52,10 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
         "effects of a replaced run",
         "A run was ended by the start of another one with another input, so the effects of the first are open.",
     ),
+    "undo_missing": MismatchKind(
+        "undo without a run",
+        "A completed saga was being undone, and Temporal has no run of the undo any more: `saga undo ID` finishes it.",
+    ),
     "staged_left": MismatchKind(
         "staged data of a finished saga", "A saga has ended, and its staged output was never removed.", repairable=True
     ),
@@ -121,8 +125,8 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
 }
 
 
-RESUMED = ("run_missing", "run_replaced")
-"""The kinds that `saga resume` ends. Nothing else of such a saga may be repaired before."""
+RESUMED = ("run_missing", "run_replaced", "undo_missing")
+"""The kinds that :func:`resume_command` ends. Nothing else of such a saga may be repaired before."""
 
 
 def count_text(count: int) -> str:
@@ -157,6 +161,13 @@ class Finding:
         return {"class": self.kind, **{name: value for name, value in asdict(self).items() if name != "kind"}}
 
 
+def resume_command(kind: str, saga_id: str) -> str:
+    """The command that continues a saga without a run, or its undo, under the same keys."""
+    if kind == "undo_missing":
+        return saga_command("undo", saga_id, reason="its undo was interrupted")
+    return saga_command("resume", saga_id)
+
+
 def repair_command(
     finding: Finding,
     dialects: Mapping[str, str],
@@ -170,7 +181,7 @@ def repair_command(
     """
     saga = finding.saga_id or ""
     if finding.kind in RESUMED or (finding.kind == "published_partly" and finding.state == "TERMINATED"):
-        return saga_command("resume", saga)
+        return resume_command(finding.kind, saga)
     if finding.kind == "event_missing":
         connection, _, table = (finding.place or "").partition(".")
         event = sql_literal((finding.row or {}).get("event_id"), dialects[connection])

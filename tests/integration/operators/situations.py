@@ -121,6 +121,26 @@ async def undo_terminated(stack: Stack) -> str:
     return id
 
 
+async def undo_deleted(stack: Stack) -> str:
+    """The run of the undo of a completed saga is deleted in its second compensation, which another session holds up."""
+    id = await completed(stack, "undo-half")
+
+    async def is_undone_in_part() -> bool:
+        return stack.sql("select 1 from saga_guard where saga_id = %s and op = 'undo'", id) != []
+
+    async def gone() -> bool:
+        return (await stack.client.locator.locate(id)).undo is None
+
+    with psycopg.connect(stack.url) as other:
+        other.execute("lock table held_half in access exclusive mode")
+        await stack.client.undo(id, reason="a test", who="ada")
+        await until(is_undone_in_part)
+        await run_changes.delete_run(stack.client.temporal, f"{id}{UNDO_SUFFIX}")
+        await until(gone)
+    stack.sql("update saga_guard set created_at = created_at - 120 where saga_id = %s", id)
+    return id
+
+
 async def delete_run(stack: Stack, id: str) -> None:
     run = (await stack.client.locator.locate(id)).run
     assert run is not None

@@ -32,6 +32,7 @@ from tests.integration.operators.situations import (
     second_generation_deleted,
     step_parked,
     terminated,
+    undo_deleted,
     undo_parked,
     undo_terminated,
     unpublished_event,
@@ -182,6 +183,15 @@ STATES = (
         "open_effects",
         metric="saga_open_effects",
         alert=alert("SagaEffectsOpen", saga="undo-held", why="terminated"),
+    ),
+    State(
+        "the run of the undo of a completed saga was deleted",
+        undo_deleted,
+        "Temporal has no run of its undo any more",
+        "sagas",
+        "undo_missing",
+        metric="saga_open_effects",
+        alert=alert("SagaEffectsOpen", saga="undo-half", why="undo deleted"),
     ),
     State(
         "a run was deleted, and its saga holds locks, events or transactions",

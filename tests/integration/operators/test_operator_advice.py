@@ -23,7 +23,6 @@ ROOT = Path(__file__).parents[3]
 
 RUN_ELSEWHERE = {
     "cancel": "tests/integration/cli/test_operator_commands.py",
-    "undo": "tests/integration/cli/test_operator_commands.py",
     "start": "tests/integration/cli/test_start_and_show.py",
     "start --id": "tests/integration/cli/test_start_and_show.py",
     "notify": "tests/integration/cli/test_notification_commands.py",
@@ -59,6 +58,7 @@ def test_what_is_advised_harms_nothing(observed: Observed, state: State) -> None
 ENDED_BY_ADVICE = {
     "a run was terminated": "COMPENSATED",
     "the undo of a completed saga was terminated": "COMPENSATED",
+    "the run of the undo of a completed saga was deleted": "COMPENSATED",
     "a bulk workflow was closed": "COMPENSATED",
     "a run was deleted, and its saga holds locks, events or transactions": "RUNNING",
     "a run was deleted, and its saga has open effects alone": "RUNNING",

@@ -127,6 +127,17 @@ DEFINITIONS: Mapping[str, str] = {
               with: {connection: shop, run: "delete from held_back where saga = :saga",
                      params: {saga: "${{ saga.id }}"}}
     """,
+    "undo-half": """
+        steps:
+          - id: more
+            uses: sql
+            with: {connection: shop, run: "insert into held_half values (:saga)", params: {saga: "${{ saga.id }}"}}
+            compensate:
+              uses: sql
+              with: {connection: shop, run: "delete from held_half where saga = :saga",
+                     params: {saga: "${{ saga.id }}"}}
+          - {id: take, uses: book, compensate: unbook}
+    """,
     "notifying": f"steps: [{BOOKED}]\nnotify: [{{when: completed, uses: refuse, with: {{}}}}]",
 }
 
@@ -244,6 +255,7 @@ async def running_stack(folder: Path, address: str, url: str) -> AsyncIterator[S
         connection.execute("create table effects (saga text, step text)")
         connection.execute("create table held_up (saga text)")
         connection.execute("create table held_back (saga text)")
+        connection.execute("create table held_half (saga text)")
     broken_queue = project_of(folder, "broken.toml").settings.temporal.task_queue
     plugin, ledger_plugin = SagaPlugin(main_project), SagaPlugin(ledger_project)
     grace = {"graceful_shutdown_timeout": timedelta(seconds=1)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import guarded_effects, open_origin
 from saga_workers.stuck.guard_scan import GuardScan
-from saga_workers.stuck.open_sagas import find_deleted, find_left_members
+from saga_workers.stuck.open_sagas import find_left_members, find_lost
 from saga_workers.stuck.verdict import verdict_of
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
@@ -64,8 +64,8 @@ async def deleted_sagas(locator: Locator, project: Project) -> AsyncIterator[Del
     """
     scan, seen = GuardScan(project.settings), set[str]()
     while True:
-        for deleted in await find_deleted(locator, project.settings, scan=scan):
-            if deleted.parent is None and deleted.saga_id not in seen:
+        for deleted in await find_lost(locator, project.settings, scan=scan):
+            if deleted.verdict == "deleted" and deleted.parent is None and deleted.saga_id not in seen:
                 seen.add(deleted.saga_id)
                 if (saga := await _deleted_saga(project, deleted.saga_id)) is not None:
                     yield saga

@@ -13,7 +13,8 @@ from saga_activities.ledger.rows import make_record
 from saga_spark.reconcile.findings import Finding
 from saga_workers.ledger.run_ledger import SETTLE_TIME, RunLedger
 from saga_workers.location.locator import Locator
-from saga_workers.stuck.verdict import RUN_DELETED
+from saga_workers.stuck.interrupted_undos import is_parked_undo
+from saga_workers.stuck.verdict import RUN_DELETED, undo_again
 from saga_workers.temporal.machine_query import read_machine
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.views.saga_view import read_view
@@ -64,6 +65,8 @@ async def write_row(locator: Locator, saga_id: str) -> str:
     view = await read_view(locator.within_temporal(), saga_id)
     if view.is_unverified:
         return f"not repaired: {view.state} {view.incomplete}"
+    if await is_parked_undo(locator, location, view):
+        return f"not repaired: Temporal has no run of its undo any more; {undo_again(saga_id)} finishes it"
     if view.state not in RECORDED_STATES:
         return f"not repaired: it is {view.state} now"
     last = described.run if location.undo is None else location.undo.run

@@ -9,13 +9,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from saga_spark.reconcile.extracts import ReconciliationScope
-from saga_spark.reconcile.findings import RESUMED, Finding
+from saga_spark.reconcile.findings import RESUMED, Finding, resume_command
 from saga_workers.location.locator import Locator
 from saga_workers.stuck.guard_scan import MAX_SCANNED, GuardScan
 from saga_workers.stuck.open_sagas import find_left_members, find_lost
 from saga_workers.stuck.verdict import OpenSaga
 from sagas.settings import Settings
-from sagas.text.shell import saga_command
 
 
 async def find_lost_runs(
@@ -35,6 +34,9 @@ async def find_lost_runs(
 
 def _finding_of(saga: OpenSaga) -> Finding:
     holds = "; ".join(saga.holds)
+    if saga.verdict == "undo deleted":
+        state = None if saga.view is None else "COMPLETED"
+        return Finding("undo_missing", saga_id=saga.saga_id, saga=saga.saga, state=state, details={"undo": holds})
     if saga.verdict == "deleted":
         return Finding("run_missing", saga_id=saga.saga_id, saga=saga.saga, details={"holds": holds})
     details = {"effects": holds} | ({"held_by": saga.holder} if saga.holder else {})
@@ -57,9 +59,13 @@ async def find_left_claims(locator: Locator, connection: str, saga_id: str | Non
 
 
 def with_one_remedy(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings, with `saga resume` as the command of everything about a saga that it starts again."""
-    resumed = {finding.saga_id for finding in findings if finding.kind in RESUMED}
+    """The findings, with one command for everything about a saga that is resumed, or whose undo is continued."""
+    remedies = {
+        finding.saga_id: resume_command(finding.kind, finding.saga_id)
+        for finding in findings
+        if finding.kind in RESUMED and finding.saga_id is not None
+    }
     return [
-        replace(finding, command=saga_command("resume", finding.saga_id)) if finding.saga_id in resumed else finding
+        replace(finding, command=remedies[finding.saga_id]) if finding.saga_id in remedies else finding
         for finding in findings
     ]

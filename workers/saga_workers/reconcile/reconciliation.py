@@ -92,6 +92,7 @@ async def reconcile(
         for finding in (*findings, *other_findings)
         if finding.saga_id and finding.state in (None, "UNKNOWN")
     }
+    suspects |= {finding.saga_id for finding in recorded if finding.saga_id and finding.state == "COMPLETED"}
     on_progress("looking for sagas without a run")
     other_findings += await find_lost_runs(locator, settings, scope, suspects)
     counts.update(finding.kind for finding in (*other_findings, *recorded))

@@ -17,7 +17,7 @@ from saga_spark import output_records
 from saga_spark.manifest import Target
 from saga_spark.output_records import clean_up_sink
 from saga_spark.reconcile.extracts import ReconciliationScope
-from saga_spark.reconcile.findings import RESUMED
+from saga_spark.reconcile.findings import RESUMED, resume_command
 from saga_spark.reconcile.output_checks import read_output_records
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_spark.staging.stage_area import StageArea
@@ -44,7 +44,7 @@ async def repair_findings(
     done: list[dict[str, Any]] = []
     resumed = {finding["saga_id"]: finding["class"] for finding in findings if finding["class"] in RESUMED}
     for saga_id, kind in resumed.items():
-        message = f"needs an operator, and nothing of it is released: {saga_command('resume', saga_id)}"
+        message = f"needs an operator, and nothing of it is released: {resume_command(kind, saga_id)}"
         done.append({"saga_id": saga_id, "class": kind, "done": message})
     findings = [finding for finding in findings if finding["saga_id"] not in resumed]
     for saga_id in dict.fromkeys(_saga_ids_of_class(findings, "open_effects")):

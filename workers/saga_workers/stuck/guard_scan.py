@@ -10,12 +10,13 @@ effects decide, which have the time of Temporal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowExecutionStatus
 
 from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
 from saga_activities.guard.tables import guard_table
@@ -56,7 +57,7 @@ class GuardScan:
 
     async def find_suspects(self, locator: Locator, limit: int, *, since: float = 0.0) -> list[str]:
         """The sagas among the next ``limit`` that have open effects which the newest run of their id may not have made,
-        and no end in the ledger.
+        and no end in the ledger, or that have completed and have undone effects.
 
         ``since``: only sagas with a row from this time. After the last saga the next call begins with the first.
         Raises SagaError, RPCError.
@@ -64,16 +65,18 @@ class GuardScan:
         retention = await namespace_retention(locator.temporal)
         now = await self._now(locator)
         kept_since = now - retention + min(_MAX_MARGIN, retention / 10)
-        rows = await self._read(limit, max(since, kept_since), now - MIN_AGE)
-        runs = await _newest_runs(locator.temporal, list(rows))
+        sagas = await self._read(limit, max(since, kept_since), now - MIN_AGE)
+        runs = await _newest_runs(locator.temporal, list(sagas))
+        rows = {id: its for id, its in sagas.items() if any(row.open > 0 for row in its)}
         missing = [id for id in rows if id not in runs]
         # Of a later generation the row in the ledger may be that of an earlier one.
         first = [id for id in missing if all(row.generation == 1 for row in rows[id])]
         ended = {id for id, state in (await locator.ledger.states(first)).items() if state in OVER}
-        doubtful = [id for id, run in runs.items() if not all([await _spans(run, row) for row in rows[id]])]
+        present = {id: run for id, run in runs.items() if id in rows}
+        doubtful = [id for id, run in present.items() if not all([await _spans(run, row) for row in rows[id]])]
         effects = await effects_of_sagas(self._settings, doubtful)
         others = [id for id in doubtful if not await _made_all(runs[id], effects[id])]
-        return [id for id in missing if id not in ended] + others
+        return list(dict.fromkeys([*(id for id in missing if id not in ended), *others, *_completed(runs, sagas)]))
 
     async def _now(self, locator: Locator) -> float:
         """The time of the Temporal server; this machine's if the two cannot be compared: nothing is deleted by it."""
@@ -82,13 +85,15 @@ class GuardScan:
         return await self._time.likely()
 
     async def _read(self, limit: int, since: float, until: float) -> dict[str, list[Any]]:
-        """The rows of :func:`_read_portion` of sagas with open entries whose newest row is from this time, by id."""
+        """The rows of :func:`_read_portion` of sagas with open or undone entries whose newest row is from this
+        time, by id.
+        """
         sagas: dict[str, list[Any]] = {}
         while limit > 0 and self._connections:
             async with reading_tables(self._connections[self._current], "the guard") as (engine, tables):
                 rows = await _read_portion(engine, self._after, limit) if guard_table.name in tables else []
             for row in rows:
-                if row.open > 0 and since < row.newest < until:
+                if (row.open > 0 or row.undone > 0) and since < row.newest < until:
                     sagas.setdefault(row.saga_id, []).append(row)
             if len(rows) == limit:
                 self._after = rows[-1].saga_id
@@ -103,8 +108,8 @@ class GuardScan:
 
 
 async def _read_portion(engine: AsyncEngine, after: str, limit: int) -> Sequence[Any]:
-    """Sagas by id, each with the times of its rows, and how many of its entries are not undone: the primary key has
-    this order.
+    """Sagas by id, each with the times of its rows, and how many of its entries are undone and are not: the primary key
+    has this order.
 
     The rows of a participant are keyed by commands of others, whose sagas are none of this project. Those of
     notifications are made after the end of their saga.
@@ -117,6 +122,7 @@ async def _read_portion(engine: AsyncEngine, after: str, limit: int) -> Sequence
             row.saga_id,
             sa.func.max(row.created_at).label("newest"),
             sa.func.sum(entry).label("open"),
+            sa.func.sum(sa.case((row.op == "undo", 1), else_=0)).label("undone"),
             sa.func.min(made_at).label("first_made"),
             sa.func.max(made_at).label("last_made"),
             sa.func.max(row.generation).label("generation"),
@@ -144,6 +150,12 @@ async def _newest_runs(temporal: Temporal, ids: Sequence[str]) -> dict[str, RunI
             if run.id in asked and is_newer and not await was_never_accepted(temporal, run):
                 newest[run.id] = run
     return newest
+
+
+def _completed(runs: Mapping[str, RunInfo], sagas: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The sagas that have completed, although the guard has an undo of them."""
+    completed = [id for id, run in runs.items() if run.status is WorkflowExecutionStatus.COMPLETED]
+    return [id for id in completed if any(row.undone > 0 for row in sagas[id])]
 
 
 def _may_end(run: RunInfo) -> bool:

@@ -12,6 +12,7 @@ from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import MAX_SAGAS, effects_of_sagas, read_holdings
 from saga_workers.stuck.guard_scan import MAX_SCANNED, GuardScan
+from saga_workers.stuck.interrupted_undos import interrupted_undo
 from saga_workers.stuck.verdict import OpenSaga, lost_saga, terminated_saga
 from saga_workers.temporal.run_history import describe_bulk
 from saga_workers.temporal.saga_runs import describe_saga_run
@@ -38,8 +39,8 @@ async def find_lost(
     scan: GuardScan | None = None,
     portion: int = MAX_SCANNED,
 ) -> list[OpenSaga]:
-    """The sagas with open effects that no run of them will end: those that hold something, that the ledger takes for
-    running, or of the ``suspects``.
+    """The sagas with open effects that no run of them will end, or with an interrupted undo: those that hold something,
+    that the ledger takes for running, or of the ``suspects``.
 
     With a ``scan`` also those of its next ``portion`` that have open effects alone. Raises SagaError, RPCError.
     """
@@ -59,7 +60,8 @@ async def find_lost(
 
     async def judge(location: Location) -> OpenSaga | None:
         async with gate:
-            return await lost_saga(locator, location, effects[location.saga_id], held[location.saga_id])
+            lost = await lost_saga(locator, location, effects[location.saga_id], held[location.saga_id])
+            return lost or await interrupted_undo(locator, location, effects[location.saga_id])
 
     return [saga for saga in await asyncio.gather(*map(judge, locations)) if saga is not None]
 

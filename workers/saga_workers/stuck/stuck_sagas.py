@@ -24,7 +24,7 @@ from saga_workers.stuck.open_sagas import (
 )
 from saga_workers.stuck.run_reasons import reported_reasons, temporal_reasons
 from saga_workers.stuck.stuck_view import reasons_of_replaced, with_reasons
-from saga_workers.stuck.verdict import OpenSaga, left_saga, terminated_saga
+from saga_workers.stuck.verdict import OpenSaga, left_saga, terminated_saga, undo_again
 from saga_workers.temporal.temporal_runs import (
     ENDED_FROM_OUTSIDE,
     START_WORKER_HELP,
@@ -148,6 +148,8 @@ async def _portions(runs: AsyncIterator[RunInfo]) -> AsyncIterator[list[RunInfo]
 
 def remedy(view: SagaView) -> str:
     """The command that continues a stuck saga, or shows what has to be decided about it."""
+    if view.state == "TERMINATED" and view.can_undo:
+        return undo_again(view.id)
     if view.state == "TERMINATED" or view.needs_resume:
         return saga_command("resume", view.id)
     if view.stuck and all(map(lacks_worker, view.stuck)):

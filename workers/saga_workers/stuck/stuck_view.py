@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from saga_activities.guard.entry_key import fits_guard_key
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
+from saga_workers.stuck.interrupted_undos import interrupted_undo
 from saga_workers.stuck.run_reasons import temporal_reasons
 from saga_workers.stuck.verdict import OpenSaga, left_saga, lost_saga, replaced_saga, terminated_saga, verdict_of
 from saga_workers.temporal.temporal_runs import RunDescription
@@ -18,11 +20,16 @@ from sagas.errors import SagaError
 from sagas.protocol.outcomes import OTHER_ARGUMENTS
 from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN, SagaView
 
+if TYPE_CHECKING:
+    from saga_workers.location.traces import GuardedEffect
+
 
 async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | None = None) -> SagaView:
     """The view, with the field ``stuck`` if the saga will not finish by itself."""
     workers = Workers(locator.temporal)
     view = await read_view(locator, saga_id, web_ui=web_ui, workers=workers)
+    if view.state == "COMPLETED" and (interrupted := await _interrupted_undo(locator, view)) is not None:
+        return interrupted.bare_view
     is_over = view.state in FINAL_STATES and view.state != "TERMINATED"
     if is_over and not _may_hide_another(view) and view.locks is None and not view.row_locks:
         return view  # one with locks may still be releasing them
@@ -55,14 +62,29 @@ def _may_hide_another(view: SagaView) -> bool:
     return view.state in (*STARTED_AGAIN, "TERMINATED") or view.incomplete is not None
 
 
+async def _interrupted_undo(locator: Locator, view: SagaView) -> OpenSaga | None:
+    location = await locator.locate(view.id)
+    effects = await _effects(locator, view.id)
+    return None if effects is None else await interrupted_undo(locator, location, effects, view)
+
+
 async def _lost_saga(locator: Locator, location: Location) -> OpenSaga | None:
     """The saga whose id the run at this location has, if no run ends its effects; None if no database tells."""
-    if locator.settings is None or not fits_guard_key(location.saga_id) or not locator.settings.sql_connections():
+    effects = await _effects(locator, location.saga_id)
+    try:
+        return None if effects is None else await lost_saga(locator, location, effects)
+    except SagaError:
+        return None  # `saga doctor` reports the database
+
+
+async def _effects(locator: Locator, saga_id: str) -> Sequence[GuardedEffect] | None:
+    """The effects of a saga in the guards; None if no database tells."""
+    if locator.settings is None or not fits_guard_key(saga_id) or not locator.settings.sql_connections():
         return None
     from saga_workers.location.traces import guarded_effects
 
     try:
-        return await lost_saga(locator, location, await guarded_effects(locator.settings, location.saga_id))
+        return await guarded_effects(locator.settings, saga_id)
     except SagaError:
         return None  # `saga doctor` reports the database
 

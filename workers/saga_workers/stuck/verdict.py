@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from saga_workers.location.location import BulkMember, Location
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 RUN_DELETED = "Temporal has no run of it any more"
 
-Verdict = Literal["deleted", "replaced", "terminated", "claim left"]
+Verdict = Literal["deleted", "replaced", "terminated", "claim left", "undo deleted"]
 """``deleted``: Temporal has no run of the saga any more. ``replaced``: a later run has its id, of another workflow, or
 started with another input or at another time. ``terminated``: its run, or that of its undo, was closed from outside.
 ``claim left``: its bulk workflow was closed before the saga had ended, or deleted before it had an effect.
+``undo deleted``: its undo has begun, and Temporal has no run of it any more.
 """
 
 _MOST_SHOWN = 80
@@ -44,7 +45,8 @@ class OpenSaga:
 
     ``saga``: its name, if known. ``holds``: what it has in the databases, in words. ``outcome``: what `saga resume`
     does with a terminated one. ``parent``: the id of the saga in which a deleted one is nested, if known. ``holder``:
-    the run that has its id, in words, if it is one of another workflow; ``is_held``: it is open.
+    the run that has its id, in words, if it is one of another workflow; ``is_held``: it is open. ``view``: that
+    of an interrupted undo.
     """
 
     saga_id: str
@@ -55,10 +57,13 @@ class OpenSaga:
     parent: str | None = None
     holder: str = ""
     is_held: bool = False
+    view: SagaView | None = None
 
     @property
     def command(self) -> str:
         """The command that continues the saga, or shows how its parent does."""
+        if self.verdict == "undo deleted":
+            return undo_again(self.saga_id)
         return saga_command("resume", self.saga_id) if self.parent is None else saga_command("show", self.parent)
 
     @property
@@ -82,12 +87,16 @@ class OpenSaga:
                 return f"{what} ({holds}): continue that run with `{self.command}`"
             case "terminated":
                 return f"terminated with {holds}: `{self.command}` {self.outcome}"
+            case "undo deleted":
+                return f"Temporal has no run of its undo any more ({holds}): finish it with `{self.command}`"
             case "claim left":
                 return f"its bulk workflow was closed before it ended: continue it with `{self.command}`"
 
     @property
     def bare_view(self) -> SagaView:
-        """The view of a saga of which only the databases of the project know."""
+        """The view of a saga of which only the databases of the project know, or of an interrupted undo."""
+        if self.view is not None:
+            return replace(self.view, stuck=(self.reason,))
         return SagaView(
             id=self.saga_id,
             saga=self.saga or "unknown",
@@ -97,6 +106,11 @@ class OpenSaga:
             incomplete=RUN_DELETED,
             stuck=(self.reason,),
         )
+
+
+def undo_again(saga_id: str) -> str:
+    """The command that finishes an undo without a run, under the same keys."""
+    return saga_command("undo", saga_id, reason="its undo was interrupted")
 
 
 def verdict_of(location: Location) -> Verdict | None:
