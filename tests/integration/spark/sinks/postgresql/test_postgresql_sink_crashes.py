@@ -18,8 +18,8 @@ PUBLISH = "sink.publish([publication], state, together=False)"
 REVERT = "sink.revert([publication], together=False)"
 PLACE = "sink.prepare(publication)"
 
-# The first commit of a session only keeps its settings, so the second one is meant.
-COMMIT = "import itertools, psycopg; calls = itertools.count(1); at(psycopg.Connection, 'commit', {when!r}, {how}, lambda *_: next(calls) == 2)"  # noqa: E501
+# The first two commits of a session only keep its settings, so the third one is meant.
+COMMIT = "import itertools, psycopg; calls = itertools.count(1); at(psycopg.Connection, 'commit', {when!r}, {how}, lambda *_: next(calls) == 3)"  # noqa: E501
 BEFORE = COMMIT.format(when="before", how="signal.SIGKILL")
 AFTER = COMMIT.format(when="after", how="signal.SIGKILL")
 FROZEN_BEFORE = COMMIT.format(when="before", how="signal.SIGSTOP")
