@@ -65,9 +65,11 @@ async def is_parked_undo(locator: Locator, location: Location, view: SagaView) -
     described = location.run
     if view.state != "COMPLETED" or view.generation is None or described is None or location.undo is not None:
         return False
+    parked = await story_in_ledger(locator.ledger, view.id, view.saga, view.generation, None)
+    if parked is None or parked.phase != "backward" or parked.state in OVER:
+        return False
     digest = input_digest(await first_input(locator.temporal, described))
-    story = await story_in_ledger(locator.ledger, view.id, view.saga, view.generation, digest)
-    return story is not None and story.phase == "backward" and story.state not in OVER
+    return await story_in_ledger(locator.ledger, view.id, view.saga, view.generation, digest) is not None
 
 
 def _with_undone(view: SagaView, undone: Sequence[str]) -> SagaView:
