@@ -21,7 +21,8 @@ def make_commits_durable(engine: AsyncEngine) -> None:
 
 
 def _set(connection: Any, _record: Any) -> None:
+    autocommit, connection.autocommit = connection.autocommit, True  # a rollback would undo it
     cursor = connection.cursor()
     cursor.execute(DURABLE_SESSION)
     cursor.close()
-    connection.commit()  # a later rollback would undo it
+    connection.autocommit = autocommit

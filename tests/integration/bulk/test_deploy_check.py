@@ -26,10 +26,11 @@ async def test_sagas_of_a_bulk_workflow(bank_project: tuple[Project, str], tmp_p
         inputs = [{"id": id, "rest": "4s"} for id in ids]
         bulk = await starter.start_bulk([BulkRow(input["id"], starter.make_request(input)) for input in inputs])
 
-        async def noted() -> bool:
-            return bank.query("select count(*) from note") == [(2,)]
+        async def recorded() -> bool:
+            return [(await client.show(id))["steps"][0]["state"] for id in ids] == ["DONE", "DONE"]
 
-        await until(noted)
+        await until(lambda: bank.query("select count(*) from note") == [(2,)])
+        await until(recorded)
     without_actions = Project(project.settings, Actions([]))
 
     async def check() -> DeployCheck:
