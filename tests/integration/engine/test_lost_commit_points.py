@@ -188,6 +188,7 @@ async def test_a_reset_whose_former_run_is_lost_undoes_nothing_that_may_be_confi
     env.plan["confirm g"] = [Rejected("no")]
     async with env.serving(TRIED) as client:
         id = await begin(client, "tried")
+        await waits_at(client, id, "go")  # a signal before the first task would stay in the history after the reset
         await handle(client, id).signal("go")
         assert (await finished(client, id))["state"] == "PARKED"
         await run_changes.reset_run(client.temporal, id, keeps_signals=False)
