@@ -212,6 +212,12 @@ async def test_what_is_sent_in_vain_leaves_no_trace_in_the_history(desk: Desk, b
         saga = await begin(client)
         address = await bank.address()
         assert (await call_back(address, BOOKED)).status_code == 200
+
+        async def pauses() -> bool:
+            states = {step["id"]: step["state"] for step in (await client.show(saga))["steps"]}
+            return states["pause"] == "RUNNING"
+
+        await until(pauses)  # until then its own events make the history longer
         run = client.temporal.get_workflow_handle(saga)
         before = (await run.describe()).history_length
         assert {(await call_back(address, BOOKED)).status_code for _ in range(10)} == {409}
