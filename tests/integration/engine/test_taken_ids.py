@@ -16,7 +16,8 @@ from sagas.errors import RefusedError
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
-from tests.integration.engine.environment import Environment, begin, handle, row
+from tests.integration.engine.environment import Environment, begin, handle
+from tests.integration.engine.repeated_runs import waits_at
 
 PLAIN = """
     saga: NAME
@@ -34,13 +35,6 @@ OTHER = """
 """
 
 
-async def waiting(client: Client, id: str) -> None:
-    async def waits() -> bool:
-        return row(await client.show(id), "go")["state"] == "RUNNING"
-
-    await until(waits)
-
-
 async def start_instead(client: Client, id: str, workflow: str, queue: str) -> None:
     """Start a workflow as any other client of the namespace does, which ends the run that has the id."""
     await client.temporal.start_workflow(
@@ -52,7 +46,7 @@ async def test_an_id_that_another_workflow_holds_is_named_until_it_is_free(env: 
     """A workflow of another team took the id, and no command had a word about the effects of the saga."""
     async with env.serving(PLAIN.replace("NAME", "holdable")) as client:
         id = await begin(client, "holdable", {"n": 1})
-        await waiting(client, id)
+        await waits_at(client, id, "go")
         await start_instead(client, id, "billing", "nobody")
         settings = client.project.settings
         [lost] = await find_lost(client.locator, settings, suspects=[id])
@@ -75,9 +69,9 @@ async def test_an_id_that_another_workflow_holds_is_named_until_it_is_free(env: 
 async def test_another_saga_that_has_the_id_is_cancelled_first(env: Environment) -> None:
     async with env.serving(PLAIN.replace("NAME", "displaced"), OTHER) as client:
         id = await begin(client, "displaced", {"n": 1})
-        await waiting(client, id)
+        await waits_at(client, id, "go")
         await start_instead(client, id, "displacing", client.project.settings.temporal.task_queue)
-        await waiting(client, id)
+        await waits_at(client, id, "go")
         with pytest.raises(RefusedError, match="a run of displacing on the task queue") as held:
             await start_again(client, await client.locator.locate(id))
         assert held.value.help == f"wait for its end, or end it: saga cancel {id}; then saga resume {id}"
@@ -86,7 +80,7 @@ async def test_another_saga_that_has_the_id_is_cancelled_first(env: Environment)
         location = await client.locator.locate(id)
         assert await judge(client.locator, client.project.settings, location) == "deleted"
         await start_again(client, location)
-        await waiting(client, id)
+        await waits_at(client, id, "go")
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []
@@ -96,12 +90,12 @@ async def test_an_earlier_end_is_not_that_of_a_deleted_generation(env: Environme
     """The saga was started again after it had been undone, and the run of that start was deleted."""
     async with env.serving(PLAIN.replace("NAME", "restartable")) as client:
         id = await begin(client, "restartable", {"n": 1})
-        await waiting(client, id)
+        await waits_at(client, id, "go")
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await find_lost(client.locator, client.project.settings, suspects=[id]) == []
         await client.start("restartable", {"n": 1}, id=id, again=True)
-        await waiting(client, id)
+        await waits_at(client, id, "go")
         assert await find_lost(client.locator, client.project.settings, suspects=[id]) == []
         again = (await handle(client, id).describe()).run_id
         await run_changes.delete_run(client.temporal, id)
@@ -113,7 +107,7 @@ async def test_an_earlier_end_is_not_that_of_a_deleted_generation(env: Environme
         [lost] = await find_lost(client.locator, client.project.settings, suspects=[id])
         assert (lost.verdict, lost.command) == ("deleted", f"saga resume {id}")
         await start_again(client, await client.locator.locate(id))
-        await waiting(client, id)
+        await waits_at(client, id, "go")
         assert (await client.show(id))["generation"] == 2
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"

@@ -136,11 +136,11 @@ def _sagas_of(instance: Any, run: RunInfo) -> Sequence[ReplayedSaga]:
     interrupted = run.ended_from_outside
     match instance:
         case BulkWorkflow():
-            calls = instance.remaining_calls(interrupted=interrupted)
-            return [ReplayedSaga(instance.saga, id, its) for id, its in calls.items()]
+            calls_by_id = instance.remaining_calls(interrupted=interrupted)
+            return [ReplayedSaga(instance.saga, id, calls) for id, calls in calls_by_id.items()]
         case SagaWorkflow():
-            its = instance.remaining_calls(interrupted=interrupted)
-            return [ReplayedSaga(run.workflow_type, run.id.removesuffix(UNDO_SUFFIX), its)]
+            calls = instance.remaining_calls(interrupted=interrupted)
+            return [ReplayedSaga(run.workflow_type, run.id.removesuffix(UNDO_SUFFIX), calls)]
         case NotifyWorkflow():
             return [ReplayedSaga(run.workflow_type, run.id, instance.remaining_calls())]
     return ()

@@ -67,7 +67,7 @@ class GuardScan:
         kept_since = now - retention + min(_MAX_MARGIN, retention / 10)
         sagas = await self._read(limit, max(since, kept_since), now - MIN_AGE)
         runs = await _newest_runs(locator.temporal, list(sagas))
-        rows = {id: its for id, its in sagas.items() if any(row.open > 0 for row in its)}
+        rows = {id: portion for id, portion in sagas.items() if any(row.open > 0 for row in portion)}
         missing = [id for id in rows if id not in runs]
         # Of a later generation the row in the ledger may be that of an earlier one.
         first = [id for id in missing if all(row.generation == 1 for row in rows[id])]

@@ -163,6 +163,13 @@ async def note(message: Message) -> None:
     await message.sql.execute("insert into effect (what, number) values ('note', :n)", n=message.value)
 """
 
+
+def trigger_of(kafka: Broker, shop: Shop, tmp_path: Path, module: str) -> TriggerProcess:
+    """A trigger process, not started, for a project with this module of consumers."""
+    folder = write_project(tmp_path / "p", kafka, temporal=NOWHERE, database=shop.url, prefix=fresh("p"), module=module)
+    return TriggerProcess("trigger", folder, "--grace", "5s")
+
+
 WITHOUT_COMMITS = (
     MODULE
     + """
@@ -175,10 +182,8 @@ reader.COMMIT_INTERVAL = 3600.0
 
 @pytest.mark.slow
 async def test_killed_before_its_next_commit(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
-    topic, prefix = kafka.create_topic(), fresh("p")
-    module = WITHOUT_COMMITS.replace("TOPIC", topic)
-    folder = write_project(tmp_path / "p", kafka, temporal=NOWHERE, database=shop.url, prefix=prefix, module=module)
-    process = TriggerProcess("trigger", folder, "--grace", "5s")
+    topic = kafka.create_topic()
+    process = trigger_of(kafka, shop, tmp_path, WITHOUT_COMMITS.replace("TOPIC", topic))
     kafka.produce(topic, *range(8))
     try:
         process.launch()
@@ -197,10 +202,8 @@ async def test_killed_before_its_next_commit(kafka: Broker, shop: Shop, tmp_path
 @pytest.mark.slow
 async def test_while_its_partitions_are_assigned(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
     """The group assigns nothing then, and its client does not join again when the topic is back."""
-    topic, prefix = kafka.create_topic(), fresh("p")
-    module = MODULE.replace("TOPIC", topic)
-    folder = write_project(tmp_path / "p", kafka, temporal=NOWHERE, database=shop.url, prefix=prefix, module=module)
-    process = TriggerProcess("trigger", folder, "--grace", "5s")
+    topic = kafka.create_topic()
+    process = trigger_of(kafka, shop, tmp_path, MODULE.replace("TOPIC", topic))
     kafka.produce(topic, *range(8))
     try:
         process.launch()
