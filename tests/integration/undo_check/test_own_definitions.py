@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import runpy
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from sagas.project import Project
 from sagas.settings import load_settings
 from sagas.testing import Sagas
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.new_databases import new_database
+from tests.helpers.new_databases import new_database, new_mariadb_database
 
 DEFINITIONS = Path(__file__).parents[3] / "definitions"
 CASES = {
@@ -27,6 +29,19 @@ CASES = {
 }
 QUICK = ("patterns/saga/saga", "ported/seata-reduce/seata-reduce", "retail/weekly-order")
 """The definitions that `make test` verifies, with few orders."""
+
+ON_MARIADB = (
+    "patterns/claimed-event/claimed-event",
+    "patterns/message-table/message-table",
+    "patterns/saga/saga",
+    "ported/bpmn-trip/bpmn-trip",
+    "ported/ftgo-revise/ftgo-revise",
+    "ported/google-credit/google-credit",
+    "ported/kogito-order/kogito-order",
+    "ported/oxide-disk/oxide-disk",
+    "shop-api/checkout",
+)
+"""The definitions whose SQL runs there, too."""
 
 ROWS = {
     "retail": """
@@ -61,9 +76,7 @@ def test_the_undos_restore_all_rows(
 ) -> None:
     folder, name = CASES[case], case.rpartition("/")[2]
     urls = {connection.name: new_database(postgres_server) for connection in load_settings(folder).sql_connections()}
-    for connection, url in urls.items():
-        monkeypatch.setenv(f"SAGA_CONNECTIONS__{connection.upper()}__URL", url)
-    project = Project(load_settings(folder))
+    project = _project(folder, urls, monkeypatch)
     if (rows := ROWS.get(folder.name)) is not None:
         asyncio.run(set_up_database(project.settings.sql_connection("shop")))
         with psycopg.connect(urls["shop"]) as session:
@@ -73,6 +86,38 @@ def test_the_undos_restore_all_rows(
     report = Sagas(project).verify_undo(name, *given, results=results, limit=limit)
     assert case in QUICK or report.unused_waivers == ()
     assert any(step.result == "verified" for step in report.steps) == bool(urls)
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in ON_MARIADB]
+)
+def test_the_undos_restore_all_rows_on_mariadb(
+    case: str, mariadb_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(CASES[case], folder)
+    for file in folder.glob("*.sql"):
+        file.write_text(_for_mariadb(file.read_text(encoding="utf-8")), encoding="utf-8")
+    names = [connection.name for connection in load_settings(folder).sql_connections()]
+    urls = {name: asyncio.run(new_mariadb_database(mariadb_server)) for name in names}
+    given, results = _given(case)
+    limit = 4 if case in QUICK else 100
+    saga = case.rpartition("/")[2]
+    report = Sagas(_project(folder, urls, monkeypatch)).verify_undo(saga, *given, results=results, limit=limit)
+    assert any(step.result == "verified" for step in report.steps)
+
+
+def _for_mariadb(schema: str) -> str:
+    """The schema with a length for each text in a key, and MariaDB's words for a row that may exist."""
+    schema = re.sub(r"\btext(?= (primary key|not null|references))", "varchar(200)", schema)
+    return re.sub(r"insert (into [^;]*) on conflict do nothing", r"insert ignore \1", schema)
+
+
+def _project(folder: Path, urls: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Project:
+    """The project with other databases."""
+    for connection, url in urls.items():
+        monkeypatch.setenv(f"SAGA_CONNECTIONS__{connection.upper()}__URL", url)
+    return Project(load_settings(folder))
 
 
 def _given(case: str) -> tuple[list[Any], Mapping[str, Any] | None]:

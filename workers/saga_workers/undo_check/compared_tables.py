@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_activities.automatic.postgresql import BASE_OF_TYPE, UNHASHABLE, equal_text, needs_hash, whole_text
 from saga_activities.engine_tables import ENGINE_TABLES
+from saga_workers.undo_check.mysql_names import backquoted
 from sagas.text.sql_names import sql_name
 
 LARGE_OBJECTS = "pg_largeobject"
@@ -20,22 +21,17 @@ LARGE_OBJECTS = "pg_largeobject"
 class ComparedTable:
     """A table. ``name`` is that of the messages: with its schema unless a statement finds it without.
 
-    ``columns`` are named in messages; ``values`` are the expressions for their values, with the same text for equal
-    ones. ``key``: the columns of the primary key; ``key_texts``: the expressions for their texts in messages.
+    ``quoted``: its name in statements. ``columns`` are named in messages; ``values`` are the expressions for their
+    values, with the same text for equal ones. ``key``: the columns of the primary key; ``key_texts``: the expressions
+    for their texts in messages.
     """
 
     name: str
-    schema: str | None
-    table: str
+    quoted: str
     columns: tuple[str, ...]
     values: tuple[str, ...]
     key: tuple[str, ...]
     key_texts: tuple[str, ...]
-
-    @property
-    def quoted(self) -> str:
-        table = sql_name(self.table)
-        return table if self.schema is None else f"{sql_name(self.schema)}.{table}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,9 @@ async def read_tables(connection: AsyncConnection, path: SearchPath) -> tuple[li
     """The tables of the database without those of the engine, in the order of their names, and the hidden ones."""
     if connection.dialect.name == "postgresql":
         return await _read_postgresql(connection, path)
-    return await _read_sqlite(connection), []
+    if connection.dialect.name == "sqlite":
+        return await _read_sqlite(connection), []
+    return await _read_mysql(connection), []
 
 
 _POSTGRESQL_TABLES = """
@@ -123,7 +121,8 @@ async def _read_postgresql(
                 for _, column, base, folds in described_columns
             ]
             texts = [whole_text(bases[column], sql_name(column)) for column in key]
-            tables.append(ComparedTable(shown, schema, name, tuple(bases), tuple(values), tuple(key), tuple(texts)))
+            quoted = f"{sql_name(schema)}.{sql_name(name)}"
+            tables.append(ComparedTable(shown, quoted, tuple(bases), tuple(values), tuple(key), tuple(texts)))
     return tables, hidden
 
 
@@ -159,5 +158,61 @@ async def _read_sqlite(connection: AsyncConnection) -> list[ComparedTable]:
         key = tuple(column for column, in_key in each if in_key)
         names = tuple(column for column, _ in each)
         quoted, key_quoted = tuple(map(sql_name, names)), tuple(map(sql_name, key))
-        tables.append(ComparedTable(name, None, name, names, quoted, key, key_quoted))
-    return [table for table in tables if table.table not in ENGINE_TABLES]
+        tables.append(ComparedTable(name, sql_name(name), names, quoted, key, key_quoted))
+    return [table for table in tables if table.name not in ENGINE_TABLES]
+
+
+_MYSQL_COLUMNS = sa.text("""
+    SELECT c.table_name AS table_, c.column_name AS name, lower(c.data_type) AS type_, c.character_set_name AS set_,
+      c.column_key = 'PRI' AS is_key
+    FROM information_schema.columns c JOIN information_schema.tables t
+      ON t.table_schema = c.table_schema AND t.table_name = c.table_name
+    WHERE c.table_schema = database() AND t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')
+      AND upper(coalesce(c.generation_expression, '')) NOT IN ('ROW START', 'ROW END')
+    ORDER BY c.table_name, c.ordinal_position
+""")
+"""Without the times that a versioned table gives its rows itself, which no undo restores."""
+
+_MYSQL_BYTES = frozenset(
+    """
+    binary varbinary tinyblob blob mediumblob longblob bit vector geometry point linestring polygon multipoint
+    multilinestring multipolygon geometrycollection geomcollection
+    """.split()  # noqa: SIM905
+)
+
+
+async def _read_mysql(connection: AsyncConnection) -> list[ComparedTable]:
+    columns: dict[str, list[Any]] = {}
+    for row in (await connection.execute(_MYSQL_COLUMNS)).all():
+        columns.setdefault(row.table_, []).append(row)
+    tables = []
+    for name, each in columns.items():
+        key = [row for row in each if row.is_key]
+        tables.append(
+            ComparedTable(
+                name,
+                backquoted(name),
+                tuple(row.name for row in each),
+                tuple(map(_mysql_value, each)),
+                tuple(row.name for row in key),
+                tuple(map(_mysql_text, key)),
+            )
+        )
+    return [table for table in tables if table.name not in ENGINE_TABLES]
+
+
+def _mysql_value(row: Any) -> str:
+    """The expression for a column's value: for text its bytes, as collations take different texts for equal ones."""
+    quoted = backquoted(row.name)
+    if row.type_ in ("float", "double"):
+        return f"CAST({quoted} + 0e0 AS CHAR)"
+    if row.type_ in ("enum", "set"):
+        return f"CAST({quoted} + 0 AS CHAR)"
+    if row.set_ is not None or row.type_ in _MYSQL_BYTES:
+        return f"HEX({quoted})"
+    return f"CAST({quoted} AS CHAR)"
+
+
+def _mysql_text(row: Any) -> str:
+    quoted = backquoted(row.name)
+    return f"HEX({quoted})" if row.type_ in _MYSQL_BYTES else f"CONVERT({quoted} USING utf8mb4)"

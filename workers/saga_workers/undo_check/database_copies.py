@@ -14,11 +14,10 @@ from sqlalchemy.pool import NullPool
 
 from saga_activities.session_settings import session_arguments
 from saga_workers.runtime.database_access import unusable
+from saga_workers.undo_check.mysql_copies import MysqlCopies
 from saga_workers.undo_check.postgresql_copies import PostgresqlCopies
 from saga_workers.undo_check.sqlite_copies import SqliteCopies
-from sagas.errors import UsageError
 from sagas.settings import Settings, SqlConnection
-from sagas.sql_text.dialects import NAMES, dialect_of_url
 
 
 class DatabaseCopies(Protocol):
@@ -34,6 +33,10 @@ class DatabaseCopies(Protocol):
 
     def for_reading(self, url: URL) -> URL:
         """The URL with which a copy is read by the role that sees most of it."""
+        ...
+
+    def keep_inside(self, engine: AsyncEngine) -> None:
+        """Let an engine that leads to a copy refuse statements that would work in another database."""
         ...
 
 
@@ -54,13 +57,8 @@ async def open_copies(
         case "sqlite":
             yield SqliteCopies(connection.name, url, folder)
         case _:
-            server = NAMES[dialect_of_url(connection.url) or "mysql"]
-            raise UsageError(
-                f"the connection {connection.name} leads to {server}, and `saga verify-undo` copies databases of "
-                "PostgreSQL and SQLite only",
-                help=f"set connections.{connection.name}.url to one with the same tables, if the SQL runs there; "
-                "`saga simulate` checks the order of the undos without a database",
-            )
+            async with MysqlCopies.create(connections, url) as copies:
+                yield copies
 
 
 async def by_database(connections: Sequence[SqlConnection]) -> list[list[SqlConnection]]:
@@ -74,29 +72,30 @@ async def by_database(connections: Sequence[SqlConnection]) -> list[list[SqlConn
 
 
 _POSTGRESQL_IDENTITY = """
-    SELECT pg_catalog.pg_postmaster_start_time()::text AS started, oid
+    SELECT pg_catalog.pg_postmaster_start_time()::text AS started, oid AS database_
     FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
 """
 """The start of the server in microseconds, as one server has several names and addresses."""
+
+_MYSQL_IDENTITY = "SELECT concat_ws(' ', @@hostname, @@port, @@datadir, @@pid_file) AS started, database() AS database_"
 
 
 async def _identity(connection: SqlConnection) -> str:
     """A text that all connections to a database share."""
     url = make_url(connection.url)
-    match url.get_backend_name():
-        case "postgresql":
-            engine = open_plain(url)
-            try:
-                async with engine.connect() as session:
-                    row: Any = (await session.exec_driver_sql(_POSTGRESQL_IDENTITY)).one()
-            except SQLAlchemyError as error:
-                raise unusable(connection, f"the database of the connection {connection.name}", error) from error
-            finally:
-                await engine.dispose()
-            return f"postgresql {row.started} {row.oid}"
-        case "sqlite" if url.database:
-            return _resolved(url.database)
-    return connection.name
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        return _resolved(url.database) if url.database else connection.name
+    engine = open_plain(url)
+    try:
+        async with engine.connect() as session:
+            query = _POSTGRESQL_IDENTITY if backend == "postgresql" else _MYSQL_IDENTITY
+            row: Any = (await session.exec_driver_sql(query)).one()
+    except SQLAlchemyError as error:
+        raise unusable(connection, f"the database of the connection {connection.name}", error) from error
+    finally:
+        await engine.dispose()
+    return f"{row.started} {row.database_}"
 
 
 def _resolved(file: str) -> str:

@@ -123,6 +123,9 @@ class PostgresqlCopies:
     def for_reading(self, url: URL) -> URL:
         return self._administrator.url.set(database=url.database)
 
+    def keep_inside(self, engine: AsyncEngine) -> None:
+        """Nothing to do: a statement works in the database of its connection."""
+
     async def _copy_original(self) -> None:
         base = str(self.base.database)
         async with self._administrator.connect() as session:

@@ -11,6 +11,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from saga_activities.connections import DatabaseConnections
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import set_up_database
 from saga_workers.undo_check.compared_tables import (
@@ -110,6 +111,12 @@ class RunCopies:
             connections += database.connections_to(self._urls[name])
         return connections
 
+    def keep_inside(self, databases: DatabaseConnections) -> None:
+        """Let connections to the copies refuse statements that would work in another database."""
+        for database in self.databases:
+            for connection in database.connections:
+                database.copies.keep_inside(databases.engine(connection.name))
+
     async def delete(self) -> None:
         """Delete the copies, so that the next run gets new ones; nobody may be connected to them."""
         self._urls = {}
@@ -162,4 +169,6 @@ async def _reading(copies: DatabaseCopies, url: URL) -> AsyncIterator[AsyncConne
     async with _connected(copies.for_reading(url)) as connection:
         if connection.dialect.name == "postgresql":
             await connection.exec_driver_sql("SET search_path TO pg_catalog")
+        elif connection.dialect.name == "mysql" and not getattr(connection.dialect, "is_mariadb", False):
+            await connection.exec_driver_sql("SET SESSION information_schema_stats_expiry = 0")
         yield connection

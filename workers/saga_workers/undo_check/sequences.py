@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_activities.engine_tables import ENGINE_TABLES
 from saga_workers.undo_check.compared_tables import HiddenPlace, SearchPath
+from saga_workers.undo_check.mysql_names import backquoted
 from sagas.text.sql_names import sql_name
 
 
@@ -42,7 +43,9 @@ async def read_sequences(
     """The next value of each sequence by its name in messages, without those of the engine, and the hidden ones."""
     if connection.dialect.name == "postgresql":
         return await _read_postgresql(connection, path)
-    return await _read_sqlite(connection), []
+    if connection.dialect.name == "sqlite":
+        return await _read_sqlite(connection), []
+    return await _read_mysql(connection), []
 
 
 async def _read_postgresql(
@@ -83,3 +86,29 @@ async def _read_sqlite(connection: AsyncConnection) -> dict[str, NextValue]:
     given = {name: NextValue(int(last or 0) + 1) for name, last in used if name not in ENGINE_TABLES}
     tables = (await connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'")).scalars()
     return {f"sqlite_sequence.{name}": given.get(name, NextValue(1)) for name in tables if name not in ENGINE_TABLES}
+
+
+_MYSQL_KEYS = """
+    SELECT t.table_name AS table_, c.column_name AS name, t.auto_increment AS next_ FROM information_schema.tables t
+    JOIN information_schema.columns c ON c.table_schema = t.table_schema AND c.table_name = t.table_name
+    WHERE t.table_schema = database() AND c.extra LIKE '%%auto_increment%%' ORDER BY t.table_name
+"""
+
+_MARIADB_SEQUENCES = """
+    SELECT table_name FROM information_schema.tables
+    WHERE table_schema = database() AND table_type = 'SEQUENCE' ORDER BY table_name
+"""
+
+
+async def _read_mysql(connection: AsyncConnection) -> dict[str, NextValue]:
+    """The keys of AUTO_INCREMENT, and the sequences of MariaDB, whose next values it reserves in portions."""
+    keys: Sequence[Any] = (await connection.exec_driver_sql(_MYSQL_KEYS)).all()
+    values = {
+        f"{row.table_}.{row.name}": NextValue(int(row.next_ or 1)) for row in keys if row.table_ not in ENGINE_TABLES
+    }
+    for name in (await connection.exec_driver_sql(_MARIADB_SEQUENCES)).scalars().all():
+        quoted = backquoted(name).replace("%", "%%")
+        statement = f"SELECT next_not_cached_value AS next_, increment AS step FROM {quoted}"
+        row: Any = (await connection.exec_driver_sql(statement)).one()
+        values[name] = NextValue(int(row.next_), int(row.step) or 1)
+    return values

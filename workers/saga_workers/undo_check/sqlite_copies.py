@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from sqlalchemy import URL
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sagas.errors import SagaError, UsageError
 from sagas.text.shell import saga_command
@@ -48,3 +49,6 @@ class SqliteCopies:
 
     def for_reading(self, url: URL) -> URL:
         return url
+
+    def keep_inside(self, engine: AsyncEngine) -> None:
+        """Nothing to do: a statement works in the file of its connection."""

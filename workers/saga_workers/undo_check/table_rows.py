@@ -42,10 +42,15 @@ async def fingerprints(connection: AsyncConnection, tables: list[ComparedTable])
 
 
 async def _fingerprint(connection: AsyncConnection, table: ComparedTable) -> Any:
-    if connection.dialect.name != "postgresql":
-        return hash(frozenset((await _row_hashes(connection, table)).items()))
-    row = f"ROW({', '.join(table.values)})::text"
-    statement = f"SELECT count(*), coalesce(sum(hashtextextended({row}, 0)::numeric), 0) FROM {table.quoted}"
+    match connection.dialect.name:
+        case "sqlite":
+            return hash(frozenset((await _row_hashes(connection, table)).items()))
+        case "postgresql":
+            total = f"sum(hashtextextended(ROW({', '.join(table.values)})::text, 0)::numeric)"
+        case _:
+            hashes = ", ".join(f"coalesce(sha1({value}), '-')" for value in table.values)
+            total = f"sum(cast(conv(left(sha1(concat_ws(',', {hashes})), 15), 16, 10) AS decimal(30)))"
+    statement = f"SELECT count(*), coalesce({total}, 0) FROM {table.quoted}"
     return tuple((await connection.exec_driver_sql(statement.replace("%", "%%"))).one())
 
 

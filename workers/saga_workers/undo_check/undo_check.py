@@ -14,6 +14,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_workers.undo_check.copies_folder import copies_folder
 from saga_workers.undo_check.database_copies import by_database, open_copies
 from saga_workers.undo_check.deviations import deviation
+from saga_workers.undo_check.mysql_copies import SAGA_PREFIX
 from saga_workers.undo_check.planned_orders import OrderPlan, choose, planned_orders
 from saga_workers.undo_check.real_participants import RealActions, RealParticipants
 from saga_workers.undo_check.run_copies import CopiedDatabase, RunCopies, prepare
@@ -162,9 +163,10 @@ class _UndoCheck:
     ) -> tuple[SimulatedRun, RealParticipants]:
         """One run on the copies, after which its rows are unlocked as at the end of every saga."""
         databases = DatabaseConnections(await self._copies.connections(), pool_size=_POOL_SIZE)
+        self._copies.keep_inside(databases)
         loop = asyncio.get_running_loop()
         participants = RealParticipants(self._project.actions, databases, loop, self._real)
-        saga_id = f"verify-undo-{uuid.uuid4().hex[:12]}"
+        saga_id = f"{SAGA_PREFIX}{uuid.uuid4().hex[:12]}"
         try:
             run, _ = await asyncio.to_thread(
                 simulate_calls,
