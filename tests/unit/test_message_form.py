@@ -55,10 +55,12 @@ def messages(source: str) -> Iterator[tuple[int, str]]:
             for value in node.exc.args[:1]:
                 if (text := literal(value)) is not None:
                     yield value.lineno, text
-        # The help of a Typer application is prose for --help, not the help of an error.
-        if isinstance(node, ast.Call) and not ast.unparse(node.func).endswith("Typer"):
+        if isinstance(node, ast.Call):
             for keyword in node.keywords:
-                if keyword.arg == "help" and (text := literal(keyword.value)) is not None:
+                if keyword.arg != "help" or (text := literal(keyword.value)) is None:
+                    continue
+                # The help of a Typer application is prose for --help, not the help of an error.
+                if not ast.unparse(node.func).endswith("Typer"):
                     yield keyword.value.lineno, text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -57,14 +57,20 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, re.sub(r"%[sdr]|\{\w*\}", "\0", node.value)
 
 
+@cache
+def texts_of(room: str) -> Sequence[tuple[str, str]]:
+    """Place and text of all strings of a room, and of the calls of `saga_command`, whose texts have no data."""
+    return [
+        (f"{file.relative_to(ROOT)}:{line}", text)
+        for file in sorted((ROOT / room).rglob("*.py"))
+        for tree in [ast.parse(file.read_text(encoding="utf-8"))]
+        for line, text in (*texts(tree), *built_commands(tree))
+    ]
+
+
 @pytest.mark.parametrize("room", [*ROOMS, "definitions/retail/demo"])
 def test_a_printed_command_is_built_with_its_words_quoted(room: str) -> None:
-    printed = [
-        f"{file.relative_to(ROOT)}:{line}: {text!r}"
-        for file in sorted((ROOT / room).rglob("*.py"))
-        for line, text in texts(ast.parse(file.read_text(encoding="utf-8")))
-        if PRINTED.search(text)
-    ]
+    printed = [f"{place}: {text!r}" for place, text in texts_of(room) if PRINTED.search(text)]
     assert not printed, "use sagas.text.shell for:\n" + "\n".join(printed)
 
 
@@ -133,11 +139,7 @@ def built_commands(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("room", [*ROOMS, "definitions/retail/demo"])
 def test_a_command_in_a_text_exists_with_its_options(room: str) -> None:
-    wrong = []
-    for file in sorted((ROOT / room).rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        for line, text in (*texts(tree), *built_commands(tree)):
-            wrong += [f"{file.relative_to(ROOT)}:{line}: {mistake}" for mistake in mistakes_in(text)]
+    wrong = [f"{place}: {mistake}" for place, text in texts_of(room) for mistake in mistakes_in(text)]
     assert not wrong, "\n".join(wrong)
 
 

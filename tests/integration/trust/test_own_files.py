@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,9 @@ READS = (
     *("open", "fdopen", "read_text", "read_bytes", "read_bounded"),
     *("import_module", "exec_module", "spec_from_file_location"),
 )
+CALLS_OF_READS = re.compile(rf"\b(?:{'|'.join(READS)})\(")
+"""A file without such a call need not be parsed, which takes most of the time."""
+
 CHECKS = ("require_own", "require_own_modules", "require_own_stack")
 
 CHECKED_BEFORE = {
@@ -91,7 +95,10 @@ def places() -> Iterator[tuple[str, str, int]]:
     """File, function and line of each read of a file, and of each import by name, that its function does not check."""
     for folder in ROOMS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            source = path.read_text(encoding="utf-8")
+            if not CALLS_OF_READS.search(source):
+                continue
+            tree = ast.parse(source)
             name = str(path.relative_to((ROOT / folder).parent))
             functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
             for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -186,23 +187,27 @@ def test_every_variable_has_the_effect_of_its_key(tmp_path: Path, table: type[Ta
     assert observed(load_settings(tmp_path, env={variable: text})) == from_file
 
 
-def names_read(room: str) -> set[str]:
-    """Attributes in the code of a room, and string constants where no settings are declared."""
+def names_read(file: Path) -> set[str]:
+    """Attributes in the code of a file, and string constants where no settings are declared."""
     names = set()
-    for file in (ROOT / room).rglob("*.py"):
-        parts = file.relative_to(ROOT).parts
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                names.add(node.attr)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "settings" not in parts:
-                names.add(node.value)
+    parts = file.relative_to(ROOT).parts
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            names.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "settings" not in parts:
+            names.add(node.value)
     return names
 
 
 def test_every_key_has_a_reader() -> None:
-    read = set().union(*map(names_read, ROOMS))
-    fields = {field for table in TABLES for field, info in table.model_fields.items() if info.description is not None}
-    assert fields - read == set()
+    unread = {field for table in TABLES for field, info in table.model_fields.items() if info.description is not None}
+    assert len(unread) > 50
+    for file in (file for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))):
+        # Only a file in which the word of a field is behind a point or a quotation mark can read it.
+        words = re.findall(r"""[."'](\w+)""", file.read_text(encoding="utf-8"))
+        if not unread.isdisjoint(words):
+            unread -= names_read(file)
+    assert unread == set()
 
 
 def test_properties_of_kafka_that_the_engine_sets_cannot_be_set(tmp_path: Path) -> None:
