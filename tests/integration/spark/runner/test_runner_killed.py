@@ -76,7 +76,7 @@ async def stuck(client: Client, saga: str) -> list[str]:
     return [reason for stuck_saga in sagas if stuck_saga.id == saga for reason in stuck_saga.stuck or ()]
 
 
-@pytest.mark.slow  # one kill of a runner is in test_runner_starts.py, what is counted in tests/unit
+@pytest.mark.slow  # one killed JVM is in test_staging.py, what is counted in tests/unit
 async def test_killed_runners_cause_no_compensation(
     temporal: TemporalServer, server: DatabaseServer, tmp_path: Path
 ) -> None:

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,7 +21,7 @@ from saga_spark.settings import SparkSettings
 from sagas.errors import NeedsOperator, Unavailable
 from tests.integration.spark.staged_outputs import stage
 from tests.integration.spark.staging.staging_environment import open_staging
-from tests.integration.spark.staging.test_staging import JOBS, NUMBERS_FILE, QUICK, TIMEOUT, Environment, rows_of
+from tests.integration.spark.staging.test_staging import JOBS, NUMBERS_FILE, QUICK, Environment, rows_of
 
 
 @pytest.fixture
@@ -101,20 +100,6 @@ async def test_a_step_waits_for_a_worker_that_has_java(tmp_path: Path, monkeypat
     finally:
         await steps.close()
         await staging.databases.close()
-
-
-async def test_a_killed_jvm_costs_no_attempt(env: Environment) -> None:
-    running = asyncio.create_task(env.stage_output("staged_jobs:endless"))
-    async with asyncio.timeout(TIMEOUT):
-        while not any(report.get("tasks") for report in env.progress):
-            assert not running.done(), running
-            await asyncio.sleep(0.1)
-    assert env.runner.process is not None
-    for child in psutil.Process(env.runner.process.pid).children(recursive=True):
-        if child.name() == "java":
-            child.kill()
-    with pytest.raises(Unavailable, match=r"^the JVM of Spark ended with exit code -9"):
-        await running
 
 
 KILLER = """

@@ -4,6 +4,7 @@ error messages, and that a cancel stops it. One warm runner serves all tests."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import shutil
@@ -23,7 +24,7 @@ from saga_spark.manifest import Manifest
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
 from saga_spark.storage import file_size, local_path
-from sagas.errors import InfrastructureError, UsageError
+from sagas.errors import Unavailable, UsageError
 
 TIMEOUT = 300.0
 SECRET = "a=b #4711"
@@ -109,7 +110,20 @@ def wide(spark, inputs):
 
 def no_frame(spark, inputs):
     return [1, 2]
+
+
+@F.udf("long")
+def double(number):
+    return number * 2
+
+
+def doubled(spark, inputs):
+    return spark.range(3).select(double("id").alias("n"))
 """
+
+SHADOWED = ("psutil", "pyspark", "saga_spark", "msgspec", "numbers", "socket", "select", "traceback", "json", "inspect")
+INTRUDER = "open({marker!r}, 'a').write(__name__ + ' ' + open('/proc/self/cmdline').read() + chr(10))\n"
+"""A module in the folder in which the runner is started: it notes that it is imported."""
 
 PROGRAM = """
 import json, os, sys
@@ -130,6 +144,7 @@ class Environment:
     root: Path
     progress: list[dict[str, Any]] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=itertools.count)
+    first: Manifest | None = None
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -183,8 +198,23 @@ async def staging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Env
     pq.write_table(pa.table({"n": [1, 2, 3]}), root / NUMBERS_FILE)
     conf = {**QUICK, "spark.test.word": SECRET, "spark.ui.enabled": "true"}
     runner = RunnerClient(SparkSettings(root=root, conf=conf, python_path=(str(root / "jobs"),)))
-    yield Environment(runner, root)
+    environment = Environment(runner, root)
+    elsewhere = root / "elsewhere"
+    elsewhere.mkdir()
+    for module in SHADOWED:
+        (elsewhere / f"{module}.py").write_text(INTRUDER.format(marker=str(root / "imported")))
+    with contextlib.chdir(elsewhere):
+        environment.first = await environment.stage_output("staged_jobs:doubled")
+    yield environment
     await runner.close()
+
+
+def test_the_folder_in_which_the_runner_was_started_is_not_searched(staging: Environment) -> None:
+    """Neither by it nor by Spark's Python workers."""
+    imported = staging.root / "imported"
+    assert not imported.exists(), imported.read_text()
+    assert staging.first is not None
+    assert [row["n"] for row in rows_of(staging.first)] == [0, 2, 4]
 
 
 @pytest.mark.slow
@@ -395,7 +425,7 @@ async def test_changed_job_sources_are_reloaded(staging: Environment) -> None:
     assert staging.runner.process is not old
 
 
-@pytest.mark.slow  # two cold starts; that a lost runner is replaced is seen in test_runner_process.py each time
+@pytest.mark.slow  # a cold start; that a lost runner is replaced is seen in test_runner_process.py each time
 async def test_an_unstoppable_job_replaces_the_runner(staging: Environment) -> None:
     mark = staging.root / "asleep"
     asleep = asyncio.create_task(staging.stage_output("staged_jobs:asleep", params={"mark": str(mark)}))
@@ -409,20 +439,6 @@ async def test_an_unstoppable_job_replaces_the_runner(staging: Environment) -> N
         await asleep
     assert "a cancelled job did not stop" in str(old.lost_reason)
     assert not psutil.pid_exists(old.pid)
-
-    before = len(staging.progress)
-    endless = asyncio.create_task(staging.stage_output("staged_jobs:endless"))
-    async with asyncio.timeout(TIMEOUT):
-        while not any(report.get("tasks") for report in staging.progress[before:]):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    process = staging.runner.process
-    assert process is not None
-    java = [child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "java"]
-    assert java
-    for jvm in java:
-        jvm.kill()
-    with pytest.raises(InfrastructureError, match="the JVM of Spark ended with exit code -9"):
-        await endless
 
 
 @pytest.mark.slow
@@ -464,3 +480,21 @@ async def test_without_java_or_pyspark_a_one_line_error_is_given(
     printed = await run(sys.executable, "-c", program, packages, tmp_path, env=environment)
     assert "UsageError: Spark steps need PySpark, which is not installed\n" in printed
     shutil.rmtree(packages)
+
+
+async def test_a_killed_jvm_costs_no_attempt(staging: Environment) -> None:
+    """The last one here: the next job would start Spark again."""
+    watched = replace(staging, progress=[])
+    running = asyncio.create_task(watched.stage_output("staged_jobs:endless"))
+    async with asyncio.timeout(TIMEOUT):
+        while not any(report.get("tasks") for report in watched.progress):
+            assert not running.done(), running
+            await asyncio.sleep(0.1)
+    assert watched.runner.process is not None
+    children = psutil.Process(watched.runner.process.pid).children(recursive=True)
+    java = [child for child in children if child.name() == "java"]
+    assert java
+    for jvm in java:
+        jvm.kill()
+    with pytest.raises(Unavailable, match=r"^the JVM of Spark ended with exit code -9"):
+        await running
