@@ -82,8 +82,12 @@ def _place_of_file(item: pytest.Item) -> int:
 
 
 def pytest_collection_finish() -> None:
-    """Take what the collection has made out of later garbage collections: it stays, and is most of all objects."""
-    from tests.helpers import freeze_gc  # noqa: F401
+    """Take what the collection has made out of later garbage collections: it stays, and is most of all objects.
+
+    To collect before would take each process a second, for little: see :func:`pytest_collection`.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000)  # as in tests/helpers/freeze_gc.py
 
 
 @pytest.hookimpl(wrapper=True)
