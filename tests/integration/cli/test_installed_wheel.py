@@ -81,7 +81,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
     python = folder / "env" / "bin" / "python"
     [wheel] = folder.glob("*.whl")
-    subprocess.run([*pip, "--python", str(python), "install", "--no-deps", str(wheel)], check=True)
+    subprocess.run([*pip, "--python", str(python), "install", "--no-deps", "--no-compile", str(wheel)], check=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "env")}))
     # A folder named by a .pth file is searched last, and its own .pth files (an editable install) are not read.
     (packages / "third_party.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
