@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,9 +27,16 @@ steps:
 DELAYED = 300
 
 
+@pytest.fixture
+def own_temporal(tmp_path: Path) -> Iterator[TemporalServer]:
+    """Otherwise each later test that lists all sagas would read the many that are started here."""
+    with TemporalServer(tmp_path / "temporal") as server:
+        yield server
+
+
 @pytest.mark.timeout(200)
 async def test_delayed_starts_hide_no_other_saga(
-    temporal: TemporalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_temporal: TemporalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @action("accepts")
     async def accepts() -> None: ...
@@ -37,7 +45,7 @@ async def test_delayed_starts_hide_no_other_saga(
     async def refuses() -> None:
         raise Rejected("no carrier")
 
-    project = make_project(tmp_path, {"broken": BROKEN}, [accepts, refuses], address=temporal.address)
+    project = make_project(tmp_path, {"broken": BROKEN}, [accepts, refuses], address=own_temporal.address)
     queue, mark = project.settings.temporal.task_queue, uuid.uuid4().hex[:8]
     async with running_worker(project) as client:
         parked = await client.start("broken", {}, id=f"parked-{mark}")

@@ -213,7 +213,9 @@ async def until_waiting(client: Client, saga_id: str) -> None:
 
 
 async def stuck(client: Client, saga_id: str) -> str | None:
-    listed = [str(view.to_json()) async for view in list_stuck(client.locator, SagaFilter(), limit=100)]
+    listed = [
+        str(view.to_json()) async for view in list_stuck(client.locator, SagaFilter(id_prefix=saga_id), limit=100)
+    ]
     return next((text for text in listed if saga_id in text and "workflow task" in text), None)
 
 
