@@ -7,9 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from temporalio.client import Client as Temporal
+
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.claimed_states import visible_state
+from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.temporal.visibility_filter import has_literal, quote
+from saga_workers.views.oldest_runs import oldest_runs
+from saga_workers.views.saga_counts import count_runs
 from saga_workers.views.saga_list import SagaFilter, ledger_views, list_saga_runs
 from saga_workers.views.saga_view import read_view
 from sagas.errors import UsageError
@@ -53,13 +57,14 @@ class ParkedRow:
 
 @dataclass(frozen=True, slots=True)
 class ParkedList:
-    """Parked operations. ``unreachable``: sagas that could not be queried, each with the reason. ``omitted``: the
-    number of sagas that were not queried because of a limit.
+    """Parked operations. ``unreachable``: sagas that could not be queried, each with the reason. ``asked``: the number
+    of listed sagas that were queried, ``omitted``: of those that were not, because of a limit.
     """
 
     operations: tuple[ParkedRow, ...]
     unreachable: Mapping[str, str]
     omitted: int = 0
+    asked: int = 0
 
 
 async def read_parked(
@@ -74,8 +79,8 @@ async def read_parked(
 
     With ``nested``, operations parked in a nested saga that blocks a listed one are included, even if the filter
     excludes the nested saga. The ledger adds those that were parked when Temporal lost them. ``limit``: the number of
-    sagas that are queried at most, those first that are parked as a whole, and of these the oldest. Raises UsageError
-    if a filter is invalid, LedgerUnavailable.
+    sagas that are queried at most, those first that are parked as a whole, and of these the oldest; then not all runs
+    are listed either. Raises UsageError if a filter is invalid, LedgerUnavailable.
     """
     where = "ExecutionStatus = 'Running'" + ("" if include_running else f" AND {_MAY_BE_PARKED}")
     if criteria.where:
@@ -83,11 +88,13 @@ async def read_parked(
     narrowed = SagaFilter(
         criteria.saga, (), criteria.since, criteria.labels, where, criteria.task_queue, id_prefix=criteria.id_prefix
     )
-    runs = [run async for run in list_saga_runs(locator.temporal, narrowed)]
-    if limit is not None:
-        runs.sort(key=lambda run: (visible_state(run) != "PARKED", run.start_time))
-    listed = list(dict.fromkeys(run.id.removesuffix(UNDO_SUFFIX) for run in runs))
-    ids = listed[:limit]
+    if limit is None:
+        runs = [run async for run in list_saga_runs(locator.temporal, narrowed)]
+        total = len(runs)
+    else:
+        runs, total = await _first_parked(locator.temporal, narrowed, limit)
+    ids = list(dict.fromkeys(run.id.removesuffix(UNDO_SUFFIX) for run in runs))[:limit]
+    asked = len(ids)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
     async def ask(saga_id: str) -> SagaView:
@@ -109,7 +116,18 @@ async def read_parked(
         views[view.id] = view
     unasked = {id: view.incomplete for id, view in views.items() if view.incomplete and not view.parked}
     operations = tuple(parked_operation for view in views.values() for parked_operation in parked_operations(view))
-    return ParkedList(operations, unasked, len(listed) - len(listed[:limit]))
+    return ParkedList(operations, unasked, 0 if limit is None or asked < limit else max(0, total - asked), asked)
+
+
+async def _first_parked(temporal: Temporal, criteria: SagaFilter, limit: int) -> tuple[list[RunInfo], int]:
+    """At least the first ``limit`` runs, those first that are parked as a whole, and the number of all that match."""
+    parked = replace(criteria, where=f"({criteria.where}) AND SagaState = 'PARKED'")
+    runs, parked_total = await oldest_runs(temporal, parked, limit)
+    if parked_total >= limit:
+        return runs, max(await count_runs(temporal, criteria), parked_total)
+    others = replace(criteria, where=f"({criteria.where}) AND (SagaState IS NULL OR SagaState != 'PARKED')")
+    more, others_total = await oldest_runs(temporal, others, limit)
+    return [*runs, *more], parked_total + others_total
 
 
 def parked_operations(view: SagaView) -> list[ParkedRow]:

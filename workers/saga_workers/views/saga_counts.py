@@ -31,12 +31,13 @@ async def count_sagas(temporal: Temporal, task_queue: str) -> SagaCounts:
     every = SagaFilter(task_queue=task_queue)
     hour_ago = datetime.now(UTC) - timedelta(hours=1)
     started, ended, *counts = await asyncio.gather(
-        _count(temporal, replace(every, since=hour_ago)),
-        _count(temporal, replace(every, where=f"CloseTime >= '{hour_ago.isoformat()}'")),
-        *(_count(temporal, replace(every, states=(state,))) for state in STATES),
+        count_runs(temporal, replace(every, since=hour_ago)),
+        count_runs(temporal, replace(every, where=f"CloseTime >= '{hour_ago.isoformat()}'")),
+        *(count_runs(temporal, replace(every, states=(state,))) for state in STATES),
     )
     return SagaCounts(dict(zip(STATES, counts, strict=True)), started, ended)
 
 
-async def _count(temporal: Temporal, criteria: SagaFilter) -> int:
+async def count_runs(temporal: Temporal, criteria: SagaFilter) -> int:
+    """The number of runs that match a filter. Raises RPCError."""
     return (await temporal.count_workflows(visibility_query(criteria), rpc_timeout=_RPC_TIMEOUT)).count

@@ -9,7 +9,8 @@ import pytest
 
 from saga_workers.client import Client
 from saga_workers.stuck.stuck_sagas import list_stuck
-from saga_workers.views.parked import read_parked
+from saga_workers.views import oldest_runs
+from saga_workers.views.parked import ParkedList, read_parked
 from saga_workers.views.saga_list import SagaFilter
 from sagas import Rejected, Step
 from sagas.errors import RefusedError, UsageError
@@ -213,3 +214,32 @@ async def test_a_child_past_its_commit_point_blocks_a_parent_in_rollback(env: En
         await client.resolve(f"{saga}/inner", {"step": "y", "decision": "retry", "reason": "b", "who": "ada"})
         story = await finished(client, saga)
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
+
+
+ASKS = """
+    saga: asks
+    steps:
+      - {id: y, uses: work, compensate: unwork, on_failure: park}
+"""
+
+
+async def test_with_a_limit_the_oldest_are_found_without_a_list_of_all(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oldest_runs, "MOST_LISTED", 3)
+    env.plan["do y"] = [Rejected("ask somebody")]
+    async with env.serving(ASKS) as client:
+        sagas = [await begin(client, "asks") for _ in range(6)]
+        for saga in sagas:
+            await finished(client, saga)
+        criteria = SagaFilter(saga="asks", task_queue=client.project.settings.temporal.task_queue)
+
+        async def parked(limit: int | None) -> ParkedList | None:
+            seen = await read_parked(client.locator, criteria, limit=limit)
+            return seen if seen.asked + seen.omitted == len(sagas) else None  # the visibility store lags
+
+        first = await until(lambda: parked(2))
+        assert (first.asked, first.omitted) == (2, 4)
+        assert {row.saga_id for row in first.operations} == set(sagas[:2])
+        every = await until(lambda: parked(None))
+        assert {row.saga_id for row in every.operations} == set(sagas)
