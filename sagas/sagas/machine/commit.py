@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sagas.definition.model import backoff
-from sagas.machine import attempt_counts, calls, failure_reasons, retries
+from sagas.machine import attempt_counts, calls, failure_reasons, retries, standing_pauses
 from sagas.machine.earlier import effects
 from sagas.machine.earlier.doubts import believed_promises, count_earlier_run
 from sagas.machine.expressions import expression_fields
@@ -224,7 +224,7 @@ def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         mark_confirmed(run, entry)
         return
     if outcome.failure is not None:
-        confirm.error = outcome.failure.to_json()
+        confirm.error = standing_pauses.failure_json(confirm.error, outcome.failure, outcome)
     hopeless = not outcomes.is_doubted(operation, outcome, confirm.outcome) and (
         outcome.kind in ("rejected", "late") or not outcome.retryable
     )

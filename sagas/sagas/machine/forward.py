@@ -14,6 +14,7 @@ from sagas.machine import (
     corrections,
     failure_reasons,
     retries,
+    standing_pauses,
     state_budget,
     task_budget,
 )
@@ -292,7 +293,7 @@ def _record_attempt(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int 
     uncounted = outcome.not_started or not outcome.counted
     entry.uncounted = entry.uncounted + 1 if uncounted or not outcome.charged else 0
     if outcome.failure is not None and outcome.kind != "done":
-        entry.error = outcome.failure.to_json()
+        entry.error = standing_pauses.failure_json(entry.error, outcome.failure, outcome)
         if uncounted:
             entry.error["details"]["uncounted"] = entry.uncounted
     elif outcome.park_reason is not None:

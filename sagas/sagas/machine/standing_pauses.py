@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sagas.machine.state import Flight, SagaRun
-from sagas.protocol.outcomes import Outcome, is_held
+from sagas.protocol.outcomes import PAUSED, Failure, Outcome, is_held
 from sagas.protocol.saga_view import PauseView
-from sagas.protocol.standing_pause import StandingPause
+from sagas.protocol.standing_pause import ANSWERED, StandingPause
+from sagas.text.shortening import shorten
+
+_MAX_ANSWER = 300
+"""Characters of the last answer of a participant whose next calls are held back."""
 
 
 def noted(run: SagaRun, flight: Flight, outcome: Outcome) -> Outcome:
@@ -18,6 +23,24 @@ def noted(run: SagaRun, flight: Flight, outcome: Outcome) -> Outcome:
         if pause is not None:
             run.held_calls[flight.id] = (flight.entry, pause)
     return outcome
+
+
+def failure_json(before: Mapping[str, Any] | None, failure: Failure, outcome: Outcome) -> dict[str, Any]:
+    """The failure of an attempt for the view; ``before``: that of the attempt before it.
+
+    An attempt that is held back has no answer of its own: it keeps that of the last one that was made.
+    """
+    error = failure.to_json()
+    if not is_held(outcome) or before is None:
+        return error
+    answered = before["details"].get(ANSWERED) if before["type"] == PAUSED else _answer(before)
+    return error if answered is None else {**error, "details": {**error["details"], ANSWERED: answered}}
+
+
+def _answer(error: Mapping[str, Any]) -> dict[str, Any]:
+    status = error["details"].get("status")
+    message = shorten(error["message"], _MAX_ANSWER)
+    return {"status": status, "message": message} if isinstance(status, int) else {"message": message}
 
 
 def shown(run: SagaRun) -> PauseView | None:

@@ -10,7 +10,7 @@ The sentence of each field is its description in the published JSON Schema (docs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
@@ -20,7 +20,7 @@ from sagas.protocol.doubtful_outcomes import IN_LEDGER, is_doubt
 from sagas.protocol.json_view import OMITTED, JsonView
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.parked_rows_view import ParkedOutputView, ParkedRowView
-from sagas.protocol.standing_pause import HoldKind, resume_command
+from sagas.protocol.standing_pause import ANSWERED, HoldKind, resume_command
 from sagas.protocol.waits import parked_hint
 from sagas.text.shell import saga_command
 from sagas.text.shortening import and_more
@@ -444,10 +444,23 @@ class SagaView(JsonView):
             return None
         if pause.kind == "circuit_breaker":
             why = f": {pause.reason}" if pause.reason else ""
-            return f"held by the circuit breaker of the connection {pause.name}, open since {pause.at}{why}"
+            answer = f"; {text}" if (text := self._last_answer(pause.held)) else ""
+            return f"held by the circuit breaker of the connection {pause.name}, open since {pause.at}{why}{answer}"
         what = "" if pause.kind is None else f" with {'all sagas of' if pause.kind == 'saga' else 'the connection'} "
         because = f": {pause.reason}" if pause.reason else ""
         return f"paused{what}{pause.name or ''} by {pause.who} since {pause.at}{because}"
+
+    def _last_answer(self, held: Collection[str]) -> str | None:
+        """The last answer that this saga has had to a call that is held back, as a clause; None if there was none."""
+        for step in self.steps:
+            for row in (step, step.compensation, step.confirmation) if step.id in held else ():
+                error = None if row is None else row.error
+                answered = (error.details or {}).get(ANSWERED) if error is not None else None
+                if isinstance(answered, Mapping) and isinstance(message := answered.get("message"), str):
+                    status = answered.get("status")
+                    number = f"{status}: " if isinstance(status, int) and str(status) not in message else ""
+                    return f"the last answer to {step.id} was: {number}{message}"
+        return None
 
     @property
     def resume_command(self) -> str:

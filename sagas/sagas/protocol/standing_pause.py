@@ -19,6 +19,10 @@ CIRCUIT_BREAKER = "the circuit breaker"
 """``who`` of a pause that no operator has ordered."""
 
 
+ANSWERED = "answered"
+"""The detail of a call that is held back with the last answer that there was: its `status` and `message`."""
+
+
 @dataclass(frozen=True, slots=True)
 class StandingPause:
     """A pause that also holds for sagas that are started later, until it is resumed.

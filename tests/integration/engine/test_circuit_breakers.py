@@ -14,6 +14,7 @@ from saga_activities import circuit_breakers
 from saga_activities.ledger.circuit_breakers import OpenBreaker, close_breaker_of, insert_breaker, read_breakers
 from saga_activities.ledger.pauses import end_pause
 from saga_workers.client import Client
+from saga_workers.stuck.run_reasons import reported_reasons
 from sagas.protocol.standing_pause import HoldKind
 from sagas.settings import HttpService
 from sagas.settings.circuit_breaker import CircuitBreaker
@@ -99,6 +100,25 @@ async def test_attempts_that_fail_while_it_is_open_are_not_used_up(
     assert len(crm.ledger()["requests"]) == 8
     assert len(crm.ledger()["charges"]) == 1
     assert await read_breakers(orders) == []
+
+
+async def test_a_saga_that_waits_names_the_last_answer_that_it_had(
+    env: Environment, orders: AsyncEngine, crm: PaymentServer
+) -> None:
+    service = env.connections["crm"]
+    breaker = CircuitBreaker(minimum=2, probe_every=3600.0)
+    env.connections["crm"] = service.model_copy(update={"circuit_breaker": breaker})
+    crm.faults({"status": 503}, {"status": 503})
+    async with env.serving(SLOW) as client:
+        saga = await begin(client, "slow")
+        view = await held(client, saga, "charge")
+        assert "the last answer to charge was: " in (view.pause_text or "")
+        assert "503" in (view.pause_text or "").partition("the last answer to charge was: ")[2]
+        assert any("the last answer to charge was: " in reason for reason in reported_reasons(view))
+        other = await held(client, await begin(client, "slow"), "charge")
+        assert (other.pause_text or "").endswith("finds out whether it answers again"), "it has had no answer"
+        assert await close_breaker_of(orders, "crm")
+        assert (await finished(client, saga))["state"] == "COMPLETED"
 
 
 async def test_a_step_that_may_be_made_once_is_undone_after_a_half_open_attempt_without_an_answer(

@@ -13,6 +13,7 @@ from sagas.machine import (
     commit,
     failure_reasons,
     retries,
+    standing_pauses,
 )
 from sagas.machine.compensations import current_alternate, is_always_undone
 from sagas.machine.earlier import known_steps, unknown_steps
@@ -283,7 +284,7 @@ def _handle_guard_failure(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     undo = entry.undo
     assert undo is not None
     if outcome.failure is not None:
-        undo.error = outcome.failure.to_json()
+        undo.error = standing_pauses.failure_json(undo.error, outcome.failure, outcome)
     hopeless = outcome.kind in ("rejected", "late") or (not outcome.retryable and not outcome.infrastructure)
     if outcome.marker == "unknown_effect":
         run.park(entry, "undo", failure_reasons.NO_GUARD_ROW)
@@ -303,7 +304,7 @@ def undo_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | Non
         believed = believed_promises(run, operation, outcome)
         attempt_counts.end_operation_call(undo, believed, outcome, attempts)
     if outcome.kind != "done" and outcome.failure is not None:
-        undo.error = outcome.failure.to_json()
+        undo.error = standing_pauses.failure_json(undo.error, outcome.failure, outcome)
     if outcome.marker == "unknown_effect":
         run.park(entry, "undo", failure_reasons.NO_GUARD_ROW)
     elif outcome.kind == "done":
