@@ -114,6 +114,13 @@ class SqlConnection(Connection):
         "[who may do what](../explanation/security.md#who-may-do-what)",
         ["migrator"],
     )
+    prepared_warn_after: Annotated[float, duration(1.0)] = setting(
+        300.0,
+        "the age from which a prepared transaction of a step with [`two_phase`](../how-to/two-phase-commit.md) counts "
+        "as stuck, in `saga doctor`, `saga list --stuck` and the metric `saga_prepared_old`: others wait for its "
+        "locks. Nothing else happens",
+        "5m",
+    )
     circuit_breaker: CircuitBreaker | None = setting(None, _CIRCUIT_BREAKER, {"failures": "50%", "minimum": 10})
 
     @property

@@ -6,13 +6,11 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.guard.schema import create_tables
-from saga_activities.guard.two_phase import prepared as prepared_transactions
 from saga_spark.reconcile.findings import repair_command
 from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.stuck.database_traces import DatabaseTraces
@@ -21,6 +19,7 @@ from saga_workers.views.prepared import stuck_prepared, with_stuck_prepared
 from saga_workers.views.saga_list import SagaFilter
 from saga_workers.views.saga_view import read_view
 from sagas import Rejected
+from sagas.project import Project
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
@@ -83,9 +82,7 @@ async def prepared(bank: AsyncEngine, saga_id: str) -> list[str]:
     return await query(bank, "select gid from pg_prepared_xacts where gid like :saga order by gid", saga=f"{saga_id}/%")
 
 
-async def test_the_effect_is_visible_from_the_commit_point_on(
-    env: Environment, bank: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_effect_is_visible_from_the_commit_point_on(env: Environment, bank: AsyncEngine) -> None:
     skus = await products(bank)
     move, begun, go = gate()
     env.plan["do credit"] = [move]
@@ -94,7 +91,7 @@ async def test_the_effect_is_visible_from_the_commit_point_on(
         await wait_for_event(begun)
         assert [gid.rpartition("~")[0] for gid in await prepared(bank, id)] == [f"{id}/debit#0", f"{id}/debit#1"]
         assert await units(bank, skus) == [5, 5]
-        await _check_what_operators_see(env, client, id, monkeypatch)
+        await _check_what_operators_see(env, client, id)
         go.set()
         story = await finished(client, id)
     assert (story["state"], story["output"], story["can_undo"]) == ("COMPLETED", [4, 4], False)
@@ -104,14 +101,15 @@ async def test_the_effect_is_visible_from_the_commit_point_on(
     assert await query(bank, "select count(*) from saga_outbox where saga_id = :id and status = 'NEW'", id=id) == [2]
 
 
-async def _check_what_operators_see(env: Environment, client: Any, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def _check_what_operators_see(env: Environment, client: Any, id: str) -> None:
     """A prepared transaction is stuck after its time; one of an open saga is owned."""
     assert env.project is not None
     settings = env.project.settings
     assert await stuck_prepared(env.project) == {}
     assert await find_unowned(client.locator, settings, id, {}) == []
-    monkeypatch.setattr(prepared_transactions, "STUCK_AFTER", -1.0)
-    reasons = (await stuck_prepared(env.project))[id]
+    impatient = settings.sql_connection("bank").model_copy(update={"prepared_warn_after": -1.0})
+    settings = settings.model_copy(update={"connections": {**settings.connections, "bank": impatient}})
+    reasons = (await stuck_prepared(Project(settings, env.project.actions)))[id]
     assert [reason.partition(" for ")[0] for reason in reasons] == [
         "debit#0 has a prepared transaction on bank: prepared",
         "debit#1 has a prepared transaction on bank: prepared",

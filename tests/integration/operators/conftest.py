@@ -13,7 +13,6 @@ import pytest
 from prometheus_client import Metric
 
 from saga_activities import standing_pauses
-from saga_activities.guard.two_phase import prepared
 from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_workers.enqueued import enqueued_metrics
 from saga_workers.reconcile.late_replies import find_late_replies
@@ -22,7 +21,7 @@ from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.relay import relay_status
 from saga_workers.stuck import run_reasons
 from saga_workers.views.locks import list_orphans
-from saga_workers.worker import lock_gauges, poller_gauges, worker_metrics
+from saga_workers.worker import lock_gauges, poller_gauges, prepared_gauges, worker_metrics
 from tests.helpers.alert_watch import Watch, Watched, watching
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
@@ -76,8 +75,7 @@ def observed(
         patch.setattr(run_reasons, "MANY_ATTEMPTS", 2)
         patch.setattr(run_reasons, "DUE", 1.0)
         patch.setattr(standing_pauses, "MAX_AGE", 0.0)
-        patch.setattr(prepared, "STUCK_AFTER", 1.0)
-        for module in (enqueued_metrics, lock_gauges, poller_gauges, relay_status, worker_metrics):
+        for module in (enqueued_metrics, lock_gauges, poller_gauges, prepared_gauges, relay_status, worker_metrics):
             patch.setattr(module, "GAUGE_MAX_AGE", 1.0)
         folder = tmp_path_factory.mktemp("operators") / uuid.uuid4().hex[:8]
         yield asyncio.run(observe(folder, temporal.address, new_database(postgres_server)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from saga_activities.connections import DatabaseConnections, open_engine
@@ -21,6 +21,7 @@ from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.runtime.health import health_server
 from saga_workers.runtime.lease import Leases
 from saga_workers.runtime.wakeup import Wakeup
+from saga_workers.serve.api import requests_counter
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.scraped_metrics import ScrapedMetrics, scraped_metrics
 from sagas.settings import Settings
@@ -28,7 +29,7 @@ from tests.helpers.free_ports import free_ports
 from tests.helpers.waiting import until
 from tests.integration.operators.troubled_project import Stack, project_of
 
-PROCESSES = ("worker", "ledger_worker", "idle_worker", "relay")
+PROCESSES = ("worker", "ledger_worker", "idle_worker", "relay", "serve")
 """``idle_worker`` is scraped, and polls nothing."""
 
 
@@ -69,12 +70,13 @@ async def running_endpoints(stack: Stack, addresses: Mapping[str, str]) -> Async
             for project, plugin, enqueued in parts
         ]
         outboxes = await context.enter_async_context(outbox_gauges(stack.client.project.settings))
-        served: Sequence[tuple[Sequence[Collector], ScrapedMetrics | OutboxGauges]]
-        served = [*((worker.collectors, worker) for worker in workers), ((outboxes,), outboxes)]
-        for name, (collectors, source) in zip(PROCESSES, served, strict=True):
-            server = health_server(
-                addresses[name], stop=stop, ready=_is_ready, metrics=collectors, refresh=source.refresh
-            )
+        requests = requests_counter(CollectorRegistry())
+        requests.labels("200").inc()
+        served: Sequence[tuple[Sequence[Collector], Callable[[], Awaitable[None]]]]
+        served = [*((worker.collectors, worker.refresh) for worker in workers)]
+        served = [*served, ((outboxes,), outboxes.refresh), ((requests,), _is_ready)]
+        for name, (collectors, refresh) in zip(PROCESSES, served, strict=True):
+            server = health_server(addresses[name], stop=stop, ready=_is_ready, metrics=collectors, refresh=refresh)
             await context.enter_async_context(server)
         await leave_enqueued_rows(stack, delivering)
         yield Endpoints(workers, outboxes)

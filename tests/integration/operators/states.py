@@ -266,13 +266,22 @@ STATES = (
         metric="saga_lock_oldest_seconds",
         alert=alert("SagaLockOld", connection="shop"),
     ),
-    State("a prepared transaction is old", prepared, "has a prepared transaction on shop", "sagas"),
+    State(
+        "a prepared transaction is old",
+        prepared,
+        "has a prepared transaction on shop",
+        "sagas",
+        metric="saga_prepared_old",
+        alert=alert("SagaPreparedOld", connection="shop", owner="saga"),
+    ),
     State(
         "a prepared transaction belongs to no saga",
         foreign_prepared,
         None,
         "prepared transaction of shop",
         "prepared_unowned",
+        metric="saga_prepared_old",
+        alert=alert("SagaPreparedOld", connection="shop", owner="other"),
     ),
     State(
         "the relay cannot decide about a held event",

@@ -220,7 +220,7 @@ def write_project(folder: Path, address: str, url: str) -> None:
     (folder / "actions.py").write_text(ACTIONS)
     queue = uuid.uuid4().hex
     common = 'definitions = ["."]\nactions = ["./actions.py"]\n[kafka]\noutbox = "shop"\n[connections.shop]\n'
-    common += f'url = "{url}"\n'
+    common += f'url = "{url}"\nprepared_warn_after = "1s"\n'
     crm = f'[connections.crm]\nkind = "http"\nurl = "http://127.0.0.1:{free_port()}"\n'
     breaker = 'circuit_breaker = {minimum = 3}\n[ledger]\nconnection = "shop"\n'
     for config, more in (

@@ -356,7 +356,8 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
             mark = await watermark.read(engine) if "saga_watermark" in tables else 0.0
             ours = tables.issuperset(outbox_postgresql.needed_tables(engine.dialect.name))
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
-            prepared = await check_two_phase(connection.name, engine) if two_phase else []
+            warn_after = connection.prepared_warn_after
+            prepared = await check_two_phase(connection.name, engine, warn_after) if two_phase else []
             rights = await check_schema_rights(connection.name, engine, connection.trusted_roles)
             rights += await check_foreign_key_setting(connection.name, engine)
             types = await check_column_types(connection.name, engine)

@@ -30,12 +30,12 @@ _FIRST_MARIADB = (10, 5)
 _FIRST_MYSQL = (8, 0, 29)
 
 
-async def check_two_phase(name: str, engine: AsyncEngine) -> list[DoctorResult]:
-    """Return whether the database can prepare transactions, and those that have been prepared for too long."""
+async def check_two_phase(name: str, engine: AsyncEngine, warn_after: float) -> list[DoctorResult]:
+    """Return whether the database can prepare transactions, and those that were prepared ``warn_after`` seconds ago."""
     check = f"two-phase commit of {name}"
     try:
         results = [await _check_server(check, engine), *await _check_accounts(name, engine)]
-        return [*results, *_stuck_results(name, await list_prepared(engine))]
+        return [*results, *_stuck_results(name, await list_prepared(engine), warn_after)]
     except DBAPIError as error:
         if engine.dialect.name == "mysql":
             return [
@@ -95,17 +95,17 @@ async def _check_accounts(name: str, engine: AsyncEngine) -> list[DoctorResult]:
     ]
 
 
-def _stuck_results(name: str, prepared: Sequence[PreparedTransaction]) -> Iterator[DoctorResult]:
+def _stuck_results(name: str, prepared: Sequence[PreparedTransaction], warn_after: float) -> Iterator[DoctorResult]:
     for transaction in prepared:
         if transaction.is_foreign:
             message = f"{transaction.id} belongs to no saga; it is {transaction.describe()}"
             yield DoctorResult(
                 f"prepared transaction of {name}",
-                False if transaction.is_stuck else None,
+                False if transaction.is_older_than(warn_after) else None,
                 message,
                 transaction.rollback,
             )
-        elif transaction.entry_key is not None and transaction.is_stuck:
+        elif transaction.entry_key is not None and transaction.is_older_than(warn_after):
             message = f"{transaction.id} is {transaction.describe()}"
             yield DoctorResult(
                 f"prepared transaction of {name}", False, message, saga_command("show", transaction.entry_key.saga_id)

@@ -58,7 +58,8 @@ async def _read(settings: Settings, connections: Collection[str], saga_id: str |
         finally:
             await engine.dispose()
         for transaction in prepared:
-            if transaction.entry_key is not None and transaction.is_stuck:
+            is_stuck = transaction.is_older_than(connection.prepared_warn_after)
+            if transaction.entry_key is not None and is_stuck:
                 reason = f"{transaction.entry_key.entry} has a prepared transaction on {name}: {transaction.describe()}"
                 reasons.setdefault(transaction.entry_key.saga_id, []).append(reason)
     return reasons

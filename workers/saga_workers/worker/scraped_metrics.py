@@ -12,10 +12,12 @@ from temporalio.client import Client
 
 from saga_activities.connections import DatabaseConnections
 from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
+from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.lock_gauges import LockGauges
 from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.poller_gauges import PollerGauges
+from saga_workers.worker.prepared_gauges import PreparedGauges
 from saga_workers.worker.worker_metrics import SagaGauges
 from sagas.project import Project
 
@@ -48,11 +50,16 @@ async def scraped_metrics(
     )
     pollers = PollerGauges(client, definitions, settings.temporal.task_queue)
     effects = OpenEffects(client, settings)
-    gauges: list[SagaGauges | PollerGauges | EnqueuedMetrics | LockGauges] = [sagas, pollers, enqueued]
-    locks = settings.lock_connection
-    databases = DatabaseConnections([] if locks is None else [settings.sql_connection(locks)], pool_size=1)
+    gauges: list[SagaGauges | PollerGauges | EnqueuedMetrics | LockGauges | PreparedGauges] = [sagas, pollers, enqueued]
+    locks, two_phase = settings.lock_connection, sorted(two_phase_connections(project.definitions))
+    asked = [settings.sql_connection(name) for name in {*two_phase, *([] if locks is None else [locks])}]
+    databases = DatabaseConnections(asked, pool_size=1)
     if locks is not None:
         gauges.append(LockGauges(locks, databases.engine(locks)))
+    if two_phase:
+        gauges.append(
+            PreparedGauges({name: (settings.sql_connection(name), databases.engine(name)) for name in two_phase})
+        )
     try:
         yield ScrapedMetrics((plugin.metrics, effects, *gauges), effects, tuple(gauge.refresh for gauge in gauges))
     finally:

@@ -16,9 +16,6 @@ from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.mysql import recover
 from saga_activities.guard.two_phase.transaction_id import XA_FORMAT, TransactionId
 
-STUCK_AFTER = 300.0
-"""Seconds after which a prepared transaction is shown as stuck: others wait for its locks. Nothing else happens."""
-
 _PREPARED = text(
     "SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::double precision AS age,"
     " owner = current_user AS is_own, transaction::text AS transaction"
@@ -63,9 +60,9 @@ class PreparedTransaction:
     rollback: str
     is_foreign: bool = False
 
-    @property
-    def is_stuck(self) -> bool:
-        return self.age is not None and self.age > STUCK_AFTER
+    def is_older_than(self, seconds: float) -> bool:
+        """False also if the database does not know its age."""
+        return self.age is not None and self.age > seconds
 
     def describe(self) -> str:
         """Age and locks, as a phrase."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 from saga_activities.guard import watermark
-from saga_activities.guard.two_phase import prepared as prepared_transactions
 from saga_activities.guard.two_phase.prepared import list_prepared
 from saga_workers.doctor.two_phase_checks import check_two_phase
+from saga_workers.worker.prepared_gauges import PreparedGauges
+from sagas.settings import SqlConnection
 from tests.integration.guard.conftest import clock
 from tests.integration.guard.two_phase.conftest import TwoPhaseDatabase, open_two_phase
 
@@ -30,15 +31,18 @@ async def test_a_prepared_transaction_names_its_step_and_its_locks(shop: TwoPhas
 
 async def test_the_doctor_reports_one_that_is_stuck(shop: TwoPhaseDatabase) -> None:
     engine = shop.database.engine
-    assert (await check_two_phase("shop", engine))[0].ok
+    assert (await check_two_phase("shop", engine, 0.0))[0].ok
     await shop.do()
-    limit, prepared_transactions.STUCK_AFTER = prepared_transactions.STUCK_AFTER, -1.0
-    try:
-        [stuck] = [check for check in await check_two_phase("shop", engine) if shop.at.saga_id in (check.help or "")]
-    finally:
-        prepared_transactions.STUCK_AFTER = limit
+    checks = await check_two_phase("shop", engine, -1.0)
+    [stuck] = [check for check in checks if shop.at.saga_id in (check.help or "")]
     assert stuck.ok is False
     assert "prepared for" in stuck.message
+    connection = SqlConnection(name="shop", prepared_warn_after=-1.0)
+    gauges = PreparedGauges({"shop": (connection, engine)})
+    await gauges.refresh()
+    [metric] = gauges.collect()
+    counts = {sample.labels["owner"]: sample.value for sample in metric.samples}
+    assert counts["saga"] >= 1
 
 
 async def test_the_purge_keeps_the_rows_of_a_prepared_step(shop: TwoPhaseDatabase) -> None:
