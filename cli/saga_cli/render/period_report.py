@@ -68,6 +68,9 @@ def _with_zone(at: datetime) -> str:
 
 def _sections(report: PeriodReport) -> list[Section]:
     sections = [_outcomes(report), _slowest(report), _parked(report), _residue(report)]
+    if report.holds:
+        rows = [[hold.text, hold.resume_command] for hold in report.holds]
+        sections.append(Section("Held back now", ("why", "command"), rows))
     if report.unknown:
         sections.append(Section("Not in this report", (), [], "; ".join(report.unknown)))
     return sections

@@ -68,6 +68,8 @@ async def test_the_report_of_a_day_from_the_ledger(stay: Stay) -> None:
     [parked] = (await stay.saga("parked", "--json")).json
     assert parked["saga"] == "outing"
     page = stay.folder / "report.html"
+    ledger = stay.client.locator.ledger
+    assert await ledger.begin_pause("saga", "flight", who="ada", reason="stock is counted")
 
     async def seen() -> CommandResult | None:
         printed = await stay.saga("report", "--since", "1h", "--html", str(page))
@@ -84,8 +86,11 @@ async def test_the_report_of_a_day_from_the_ledger(stay: Stay) -> None:
     assert "Not in this report" not in printed.out
     assert f"since {datetime.now().astimezone():%Y-%m-%d}" in printed.out
     assert f"{datetime.now().astimezone():%Z}" in printed.out.splitlines()[0]
+    held = printed.out.partition("Held back now")[2]
+    assert "all sagas of flight are paused by ada since" in held
+    assert "saga resume --saga flight" in held
     text = page.read_text()
-    assert text.count("<h2>") == 4
+    assert text.count("<h2>") == 5
     assert "<td>stay</td><td>3</td><td>0</td><td>2</td><td>1</td>" in text
 
     decision = ("resolve", outing.id, "go", "skip", "--reason", "closed for good", "--yes")
@@ -98,6 +103,10 @@ async def test_the_report_of_a_day_from_the_ledger(stay: Stay) -> None:
 
     document = await until(residue)
     assert document["source"] == "ledger"
+    assert [(hold["kind"], hold["name"], hold["reason"]) for hold in document["holds"]] == [
+        ("saga", "flight", "stock is counted")
+    ]
+    assert await ledger.end_pause("saga", "flight")
     [count] = document["sagas"]
     assert (count["started"], count["open"], count["states"]) == (1, 0, {"RESIDUE": 1})
     [left] = document["residue"]

@@ -20,6 +20,7 @@ from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.views.parked import group_parked, read_parked
 from saga_workers.views.saga_list import SagaFilter, query_sagas, visibility_query
 from sagas.protocol.saga_view import SagaView, StepView, ViewState
+from sagas.protocol.standing_pause import StandingPause
 from sagas.text.shell import saga_command
 from sagas.text.shortening import counted
 
@@ -77,7 +78,8 @@ class StepTimes:
 @dataclass(frozen=True, slots=True)
 class PeriodReport:
     """``source``: where the outcomes are from. ``slowest_steps`` of ``sagas_read`` sagas, ``residue``: the newest ones.
-    ``unknown``: sentences about what the source cannot tell.
+    ``holds``: the pauses, and the circuit breakers that are open now. ``unknown``: sentences about what the source
+    cannot tell.
     """
 
     since: datetime
@@ -90,6 +92,7 @@ class PeriodReport:
     parked: Sequence[Mapping[str, Any]]
     residue: Sequence[SagaView]
     unknown: Sequence[str]
+    holds: Sequence[StandingPause] = ()
 
     def total(self, state: str) -> int:
         return sum(count.states.get(state, 0) for count in self.sagas)
@@ -114,6 +117,7 @@ class PeriodReport:
                 }
                 for view in self.residue
             ],
+            "holds": [{**hold.to_json(), "command": hold.resume_command} for hold in self.holds],
             "unknown": list(self.unknown),
         }
 
@@ -153,6 +157,7 @@ async def read_report(
         group_parked(parked.operations),
         residue,
         [*await _unknown(locator, since, until, names), *_unreachable(parked.unreachable)],
+        [*await ledger.pauses(), *await ledger.open_breakers()] if ledger.configured else [],
     )
 
 
