@@ -41,3 +41,9 @@ async def signal(
         return answer
     note = f"not checked whether {saga_id} waits for {name}, as {why}; the next worker receives the signal"
     return {**answer, "note": note}
+
+
+async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_queue: str) -> dict[str, Any]:
+    """Raises like :func:`interventions.undo`. It goes on after the answer."""
+    await interventions.undo(locator, saga_id, reason=reason, who=who, task_queue=task_queue)
+    return {"id": saga_id, "response": "undoing"}

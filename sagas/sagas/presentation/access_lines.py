@@ -15,6 +15,7 @@ _ACCESSES = {
     "resume": "has asked to resume it",
     "signal": "has sent the signal",
     "resolve": "has decided",
+    "undo": "has asked to undo it",
 }
 
 

@@ -9,10 +9,10 @@ from sagas.protocol.json_view import OMITTED, JsonView
 
 Timestamp = Annotated[str, "RFC 3339 in UTC"]
 
-Operation = Literal["cancel", "pause", "resume", "signal", "resolve"]
+Operation = Literal["cancel", "pause", "resume", "signal", "resolve", "undo"]
 """The requests of operators that `saga serve` makes to sagas."""
 
-Access = Literal["reveal", "forget", "cancel", "pause", "resume", "signal", "resolve"]
+Access = Literal["reveal", "forget", "cancel", "pause", "resume", "signal", "resolve", "undo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

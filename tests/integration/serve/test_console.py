@@ -490,6 +490,6 @@ async def test_an_operator_pauses_and_cancels_a_saga(console: ServedConsole) -> 
         await until(has_ended)
         assert await offered() == []
         assert "would refuse that now" in (await chief.get(f"{page}/cancel")).text
-        for operation in ("undo", "signal", "graph"):
+        for operation in ("redo", "graph"):
             assert (await chief.get(f"{page}/{operation}")).status_code == 404
         assert (await chief.get(f"{saga_path('nobody-has-it')}/cancel")).status_code == 404

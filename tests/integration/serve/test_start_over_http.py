@@ -423,6 +423,7 @@ async def test_an_operator_decides_about_a_parked_step(api: Api) -> None:
         assert await decide() == (200, {"id": saga_id, "response": "accepted", "state": "RUNNING"})
         cancelled = await ada.post(f"/sagas/{saga_id}/cancel", json={})
         assert cancelled.json()["response"] == "accepted"
+        assert (await ada.post(f"/sagas/{saga_id}/undo", json={"reason": "again"})).status_code == 409
     view = shown(api, saga_id)
     assert [(each["what"], each.get("detail"), each["outcome"]) for each in view["accesses"]] == [
         ("resolve", "other retry", "refused"),
@@ -430,8 +431,9 @@ async def test_an_operator_decides_about_a_parked_step(api: Api) -> None:
         ("signal", "of-•••", "not valid"),
         ("resolve", "check retry", "accepted"),
         ("cancel", None, "accepted"),
+        ("undo", None, "refused"),
     ]
-    assert {each["reason"] for each in view["accesses"]} == {"asked about •••", None}
+    assert {each["reason"] for each in view["accesses"]} == {"asked about •••", "again", None}
     [made, *_] = view["operator"]
     assert (made["who"], made["reason"]) == ("ada", "asked about •••")
     for file in api.folder.glob("books.db*"):
@@ -441,21 +443,18 @@ async def test_an_operator_decides_about_a_parked_step(api: Api) -> None:
 
 async def test_what_an_operator_may_not_do(api: Api, temporal: TemporalServer) -> None:
     saga_id = f"slow-{uuid.uuid4()}"
-    paths = ("cancel", "pause", "resume", "signals/go", "resolve")
+    paths = ("cancel", "pause", "resume", "signals/go", "resolve", "undo")
     async with api.client() as shop, api.client(TOKENS["ADA_TOKEN"]) as ada, api.client("wrong") as nobody:
         await shop.post("/sagas/slow", json={"id": saga_id})
         for path in paths:
             refused = await shop.post(f"/sagas/{saga_id}/{path}", json={})
-            assert (refused.status_code, refused.json()) == (
-                403,
-                {"error": "this token does not have the scope operate"},
-            )
+            assert (refused.status_code, "does not have the scope operate" in refused.text) == (403, True)
             assert (await nobody.post(f"/sagas/{saga_id}/{path}", json={})).status_code == 401
         body = {"step": "a", "decision": "skip", "reason": "b"}
         client = await Temporal.connect(temporal.address)
         await client.start_workflow("of-others", id=f"of-others-{saga_id}", task_queue="nobody")
         for unknown in (f"of-others-{saga_id}", "nothing", "x" * 1500, "%00"):
-            for path in paths:
+            for path in paths[:-1]:
                 answer = await ada.post(f"/sagas/{unknown}/{path}", json=body if path == "resolve" else {})
                 assert answer.status_code == 404, (path, answer.text)
         await client.get_workflow_handle(f"of-others-{saga_id}").terminate()
@@ -467,6 +466,7 @@ async def test_what_an_operator_may_not_do(api: Api, temporal: TemporalServer) -
             ("signals/go", {"reject": "a", "data": 1}, "send either data or reject"),
             (f"signals/{'x' * 1001}", {}, "the name of the signal has 1001 characters"),
             ("resolve", {**body, "reason": " "}, "a decision needs the string `reason`"),
+            ("undo", {"reason": " "}, "an undo needs the string `reason`"),
             ("resolve", {**body, "decision": "skpi"}, "there is no decision `skpi`"),
             ("resolve", {**body, "with": [1]}, "with can only be used with `retry`"),
             ("resolve", {**body, "dry_run": "yes"}, "dry_run must be true or false"),

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_activities.guard.schema import create_tables
+from saga_activities.ledger.schema import create_ledger
 from saga_workers.client import Client
 from sagas import Rejected, Step, action
 from tests.helpers.local_worker import finished, make_project, running_worker
@@ -38,6 +39,10 @@ steps:
     if: ${{ input.how == 'waits' }}
     uses: wait
     with: {signal: approved, timeout: 1h, on_timeout: reject}
+  - id: approver
+    if: ${{ input.how == 'waits' }}
+    uses: pass
+    with: {result: "${{ steps.approval.result.data.by }}"}
   - id: charge
     name: Charge the card
     uses: payments.charge
@@ -102,6 +107,16 @@ async def refused(step: Step, sku: str, how: str) -> None:
 
 
 PARKED = CHECKOUT.replace("saga: checkout", "saga: checkout-by-mail").replace("uses: mail.send", "uses: mail.refused")
+BOOKING = """
+saga: booking
+input: {type: object, required: [sku], properties: {sku: {type: string}}}
+steps:
+  - id: reserve
+    name: Reserve the goods
+    uses: inventory.reserve
+    with: {sku: "${{ input.sku }}", how: well}
+    compensate: inventory.release
+"""
 HOSTILE_TEXT = (
     "<img src=x onerror=document.title='pwned'> **bold** [link](javascript:alert(1)) ![i](http://evil.example/p)"
     " http://evil.example www.evil.example a|b `code` <script>document.title='pwned'</script>"
@@ -153,10 +168,14 @@ async def open_shop(folder: Path, address: str) -> AsyncIterator[Shop]:
     async with engine.begin() as connection:
         await connection.execute(text("create table stock (sku text primary key, on_shelf int)"))
         await connection.execute(text("insert into stock values ('pear', 100)"))
-    definitions = {"checkout": CHECKOUT, "checkout-by-mail": PARKED, "hostile": HOSTILE}
-    project = make_project(folder / "project", definitions, ACTIONS, address=address, connections={"shop": url})
+    definitions = {"checkout": CHECKOUT, "checkout-by-mail": PARKED, "booking": BOOKING, "hostile": HOSTILE}
+    await create_ledger(engine)
+    project = make_project(
+        folder / "project", definitions, ACTIONS, address=address, connections={"shop": url}, ledger="shop"
+    )
     async with running_worker(project) as client:
         yield Shop(client, await _fill(client))
+        await client.close()
     await engine.dispose()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from sagas.project import Project
 from sagas.settings.secrets import Secret
 from sagas.settings.serve import ServeSettings, ServeToken
 from tests.helpers.database_servers import HOST
+from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.web_ui.shop import Shop
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -104,7 +108,7 @@ async def test_a_saga_is_found_by_keyboard(browser: Browser, shop: Shop, console
     assert await page.get_by_role("img").get_attribute("alt")
     await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
-    assert page.url.endswith("#main"), "the first stop skips the navigation"
+    await page.wait_for_url("**#main")  # the first stop skips the navigation
 
     await page.get_by_role("link", name="Sagas").press("Enter")
     await page.get_by_label("Id, or how it begins").fill("checkout-by-mail")
@@ -118,3 +122,155 @@ async def test_a_saga_is_found_by_keyboard(browser: Browser, shop: Shop, console
     await page.go_back()
     assert shop.ids["PARKED"] not in await page.locator("h1").inner_text(), "nothing is kept of a page"
     await context.close()
+
+
+@contextlib.asynccontextmanager
+async def operator(browser: Browser, address: str, heading: str) -> AsyncIterator[Page]:
+    """A browser without scripts that has signed in."""
+    context = await browser.new_context(java_script_enabled=False, viewport=WIDE)
+    page = await context.new_page()
+    await sign_in(page, address, heading)
+    yield page
+    await context.close()
+
+
+async def waiting(shop: Shop) -> str:
+    """A saga that waits for its signal."""
+    saga_id = f"checkout-waits-{uuid.uuid4().hex[:6]}"
+    await shop.client.start("checkout", {"sku": "pear", "how": "waits"}, id=saga_id)
+
+    async def has_reserved() -> bool:
+        steps = {row["id"]: row["state"] for row in (await shop.client.show(saga_id))["steps"]}
+        return steps.get("approval") == "RUNNING"
+
+    await until(has_reserved)
+    return saga_id
+
+
+async def test_a_signal_is_sent_by_keyboard(browser: Browser, shop: Shop, console_address: str) -> None:
+    saga_id = await waiting(shop)
+    async with operator(browser, console_address + saga_path(saga_id), saga_id) as page:
+        await page.get_by_role("link", name="Send the signal approved").press("Enter")
+        await page.get_by_role("heading", name="Send the signal: approved").wait_for()
+        assert await page.locator("li code").all_inner_texts() == ["by"]
+        assert "end Wait for the approval with the data" in await page.locator("main").inner_text()
+        for data, reject, problem in (
+            ('{"by":', "", "The field data is not JSON"),
+            ('{"by": "eve"}', "no budget", "Send either data or reject"),
+        ):
+            await page.get_by_label("The data, as JSON").fill(data)
+            if reject:
+                await page.get_by_text("Reject the step instead").press("Enter")
+                await page.get_by_label("Why").fill(reject)
+            await page.get_by_role("button", name="Send the signal").press("Enter")
+            assert problem in await page.get_by_role("alert").inner_text()
+            assert await page.get_by_label("The data, as JSON").input_value() == data
+        await page.get_by_label("Why").fill("")
+        await page.get_by_role("button", name="Send the signal").press("Enter")
+        assert "The signal was sent" in await page.get_by_role("status").inner_text()
+        ended = await finished(shop.client, saga_id)
+        steps = {row["id"]: row["result"] for row in ended["steps"]}
+        assert (steps["approval"]["data"], steps["approver"]) == ({"by": "eve"}, "eve")
+        assert "ada" in steps["approval"]["by"]
+
+        await page.get_by_role("link", name="See the saga").press("Enter")
+        await page.get_by_role("heading", name=saga_id).wait_for()
+        assert await page.get_by_role("link", name="Undo all of it").count() == 0, "its pivot is done"
+        assert "ada has sent the signal approved: sent" in await page.locator("main").inner_text()
+
+
+async def test_a_step_that_waits_is_rejected(browser: Browser, shop: Shop, console_address: str) -> None:
+    saga_id = await waiting(shop)
+    async with operator(browser, console_address + saga_path(saga_id), saga_id) as page:
+        await page.get_by_role("link", name="Send the signal approved").press("Enter")
+        await page.get_by_text("Reject the step instead").press("Enter")
+        await page.get_by_label("Why").fill("no budget")
+        await page.get_by_role("button", name="Send the signal").press("Enter")
+        assert "told to reject the step" in await page.get_by_role("status").inner_text()
+        ended = await finished(shop.client, saga_id)
+        assert (ended["state"], ended["reason"]["message"]) == ("COMPENSATED", "no budget")
+
+
+async def test_a_completed_saga_is_undone(browser: Browser, shop: Shop, console_address: str) -> None:
+    saga_id = f"booking-{uuid.uuid4().hex[:6]}"
+    await shop.client.start("booking", {"sku": "pear"}, id=saga_id)
+    await finished(shop.client, saga_id)
+    async with operator(browser, console_address + saga_path(saga_id), saga_id) as page:
+        await page.get_by_role("link", name="Undo all of it").press("Enter")
+        assert "undo Reserve the goods" in await page.locator("main").inner_text()
+        await page.get_by_role("button", name="Undo all of it").press("Enter")
+        assert await page.get_by_label("Why").input_value() == "", "the browser asks for the reason first"
+        await page.get_by_label("Why").fill("the customer called")
+        await page.get_by_role("button", name="Undo all of it").press("Enter")
+        assert "The saga is being undone" in await page.get_by_role("status").inner_text()
+
+        async def is_undone() -> bool:
+            return (await shop.client.show(saga_id))["state"] == "COMPENSATED"
+
+        await until(is_undone)
+        await page.get_by_role("link", name="See the saga").press("Enter")
+        words = "ada has asked to undo it, because the customer called: undoing"
+        assert words in await page.locator("main").inner_text()
+
+
+async def test_many_parked_sagas_are_decided_at_once(
+    browser: Browser, shop: Shop, console_address: str, pictures: Path
+) -> None:
+    prefix = f"by-mail-{uuid.uuid4().hex[:6]}"
+    ids = [f"{prefix}-{number}" for number in range(3)]
+    for saga_id in ids:
+        await shop.client.start("checkout-by-mail", {"sku": "pear", "how": "parked"}, id=saga_id)
+    for saga_id in ids:
+        await finished(shop.client, saga_id)
+    async with operator(browser, f"{console_address}/console", "Board") as page:
+
+        async def are_listed() -> bool:  # the visibility store lags
+            await page.goto(f"{console_address}/console/sagas?q={prefix}&state=PARKED")
+            return await page.locator("tbody tr").count() == len(ids)
+
+        await until(are_listed)
+        await page.get_by_role("link", name="What of these sagas waits for a decision").press("Enter")
+        await page.get_by_role("link", name="Leave it out, 3 ×").press("Enter")
+        await page.get_by_role("heading", name="Leave it out: checkout-by-mail, announce").wait_for()
+        await page.screenshot(path=pictures / "console-many.png")
+        assert "3 steps wait for this cause" in await page.locator("main").inner_text()
+        picks = page.get_by_role("checkbox")
+        assert [await picks.nth(number).is_checked() for number in range(3)] == [True] * 3
+        await page.get_by_label(ids[1]).press("Space")
+        await page.get_by_label("Why, for all of them").fill("the mailbox is gone")
+        await page.get_by_role("button", name="Show what follows").press("Enter")
+        assert not await page.get_by_label(ids[1]).is_checked(), "the selection is kept"
+        assert {(await shop.client.show(each))["state"] for each in ids} == {"PARKED"}, "nothing was decided yet"
+        decision = {"step": "announce", "decision": "skip", "reason": "mine", "who": "bob"}
+        await shop.client.resolve(ids[2], decision)
+        await page.get_by_role("button", name="Leave it out, all").press("Enter")
+        assert "1 of 2 sagas have accepted it" in await page.get_by_role("alert").inner_text()
+        rows = {saga_id: await page.locator("tr", has_text=saga_id).inner_text() for saga_id in (ids[0], ids[2])}
+        assert "accepted" in rows[ids[0]]
+        assert "Nothing of it waits for this decision any more" in rows[ids[2]]
+        await page.reload()
+        assert "1 of 2 sagas" in await page.get_by_role("alert").inner_text(), "nothing was sent again"
+        assert (await finished(shop.client, ids[0]))["state"] == "RESIDUE"
+        assert (await shop.client.show(ids[1]))["state"] == "PARKED", "it was not selected"
+        story = await shop.client.show(ids[0])
+        assert story["steps"][-1]["id"] == "announce"
+
+
+async def test_a_decision_about_many_comes_from_its_own_page(
+    browser: Browser, shop: Shop, console_address: str
+) -> None:
+    path = f"{console_address}/console/inbox/decide"
+    async with operator(browser, f"{console_address}/console", "Board") as page:
+        fields = {"decision": "skip", "reason": "x", "go": "send", "pick.0": "a\tb\tdo\tc"}
+        for form, origin, status in (({}, console_address, 403), (fields, "http://evil.example", 403)):
+            answer = await page.request.post(path, form={**form}, headers={"Origin": origin})
+            assert answer.status == status
+        token = await page.locator('input[name="form"]').first.get_attribute("value")
+        for wrong, status, words in (
+            ({"pick.0": "a"}, 400, "cannot be read"),
+            ({f"pick.{number}": "a\tb\tdo\tc" for number in range(51)}, 400, "50 steps at most, not 51"),
+            ({"cause": "0"}, 200, "0 of 1 saga"),
+        ):
+            form = {**fields, "form": token or "", **wrong}
+            answer = await page.request.post(path, form=form, headers={"Origin": console_address})
+            assert (answer.status, words in await answer.text()) == (status, True), await answer.text()

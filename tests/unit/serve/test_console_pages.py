@@ -33,7 +33,7 @@ from sagas.protocol.standing_pause import StandingPause
 
 VISITOR = Visitor(Caller("ada", frozenset({"read"}), TokenBucket(1)), Session("ada", "Bearer a", 1.0))
 OPERATOR = Visitor(Caller("bob", frozenset({"read", "operate"}), TokenBucket(1)), Session("bob", "Bearer b", 1.0))
-REQUEST = Request({"type": "http"})
+REQUEST = Request({"type": "http", "query_string": b""})
 SCRIPT = "<script>alert(1)</script>"
 TOKEN = "a-token-of-24-characters"
 RECORD = BatchRecord(

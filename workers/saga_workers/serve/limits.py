@@ -43,5 +43,8 @@ MAX_SESSIONS_OF_TOKEN = 50
 MAX_FORM_BYTES = 16 * 1024
 """Bytes of a form that the console accepts."""
 
+MAX_DECIDED = 50
+"""Parked steps about which one form of the console decides; the others follow with the next form."""
+
 MAX_LISTED = 100
 """Rows of a list in the console, the newest first."""

@@ -15,6 +15,7 @@ OPERATION_PATHS: Mapping[Operation, str] = {
     "resume": "/sagas/{id}/resume",
     "signal": "/sagas/{id}/signals/{signal}",
     "resolve": "/sagas/{id}/resolve",
+    "undo": "/sagas/{id}/undo",
 }
 
 _SUMMARIES: Mapping[Operation, str] = {
@@ -23,6 +24,7 @@ _SUMMARIES: Mapping[Operation, str] = {
     "resume": "Let a paused saga go on",
     "signal": "Complete a `wait` step, or reject it",
     "resolve": "Decide about a parked step",
+    "undo": "Undo a saga that has completed",
 }
 _IDS = {"type": "array", "items": TEXT}
 _ANSWERS: Mapping[Operation, Mapping[str, Any]] = {
@@ -37,6 +39,7 @@ _ANSWERS: Mapping[Operation, Mapping[str, Any]] = {
         "dry_run": {"const": True},
         "next": _IDS,
     },
+    "undo": {"response": {"const": "undoing"}},
 }
 _ERRORS = ("400", "401", "403", "404", "408", "409", "413", "415", "422", "429", "503")
 

@@ -37,10 +37,14 @@ FIELDS: Mapping[Operation, Mapping[str, Schema]] = {
         "result": {**_JSON, "description": "with done: the result of the step"},
         "dry_run": {"type": "boolean", "description": "answer with the consequences, and change nothing"},
     },
+    "undo": {"reason": {**_REASON, "type": "string"}},
 }
 """The fields of each body with their JSON Schemas, as the OpenAPI document has them."""
 
-REQUIRED: Mapping[Operation, tuple[str, ...]] = {"resolve": ("step", "decision", "reason")}
+REQUIRED: Mapping[Operation, tuple[str, ...]] = {
+    "resolve": ("step", "decision", "reason"),
+    "undo": ("reason",),
+}
 """The fields that a body must have."""
 
 _EXAMPLES: Mapping[Operation, str] = {
@@ -101,6 +105,8 @@ def checked_operation(operation: Operation, fields: Mapping[str, Any], signal: s
             _check_text(name, given[name])
     if operation == "resolve":
         _check_decision(given)
+    if operation == "undo" and not given.get("reason", "").strip():
+        raise BadRequest(400, "an undo needs the string `reason`")
     if "reject" in given and "data" in given:
         raise BadRequest(400, "send either data or reject")
     if "reject" in given and not given["reject"].strip():

@@ -1,4 +1,4 @@
-"""The operations on running sagas: cancel, pause, resume, signal and resolve, each recorded in the ledger before."""
+"""The operations on sagas: cancel, pause, resume, signal, resolve and undo, each recorded in the ledger before."""
 
 from __future__ import annotations
 
@@ -123,6 +123,11 @@ class Operations:
                 data, reject = request.fields.get("data"), request.fields.get("reject")
                 name = request.signal or ""
                 return await interventions.signal(self._locator, saga_id, name, data, who=who, reject=reject)
+            case "undo":
+                queue = self._project.settings.temporal.task_queue
+                return await interventions.undo(
+                    self._locator, saga_id, reason=request.reason, who=who, task_queue=queue
+                )
             case "resolve":
                 return await self._decide(request.decision(who), saga_id)
 

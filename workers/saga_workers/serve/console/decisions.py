@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlencode
 
@@ -13,42 +13,40 @@ from starlette.responses import Response
 from saga_workers.serve.console.console_project import ConsoleProject, require_id
 from saga_workers.serve.console.forms import read_form
 from saga_workers.serve.console.html_responses import html_response, redirect
-from saga_workers.serve.console.possible_requests import parked_operation, possible_requests
+from saga_workers.serve.console.possible_requests import (
+    awaited_signals,
+    parked_operation,
+    possible_requests,
+    takes_signals,
+)
+from saga_workers.serve.console.previews import DECISION_FIELDS, PreviewedRequest, preview_decision, request_in
 from saga_workers.serve.console.progress import progress_of
 from saga_workers.serve.console.request_answers import RequestAnswer
+from saga_workers.serve.console.signal_data import read_parts
 from saga_workers.serve.console.templates import render, saga_path
 from saga_workers.serve.console.visitors import PageNotFound, Visitor
 from saga_workers.serve.limits import QUERY_TIMEOUT
-from saga_workers.serve.operation_request import MAX_TEXT, OperationRequest, checked_operation
+from saga_workers.serve.operation_request import MAX_TEXT
 from saga_workers.serve.operations import Operations
 from saga_workers.serve.request_body import BadRequest
-from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.access_view import Operation
 from sagas.protocol.saga_view import SagaView
-from sagas.text.json_values import parse_json
 
-_OPERATIONS: Mapping[str, Operation] = {"cancel": "cancel", "pause": "pause", "resume": "resume", "resolve": "resolve"}
-_JSON_FIELDS = ("with", "result")
-_FIELDS = ("step", "decision", "reason", "evidence", *_JSON_FIELDS)
-_NOT_YET = "a preview"
-"""Stands for a text that the form will have when it is sent."""
+_OPERATIONS: Mapping[str, Operation] = {
+    "cancel": "cancel",
+    "pause": "pause",
+    "resume": "resume",
+    "resolve": "resolve",
+    "signal": "signal",
+    "undo": "undo",
+}
+_FIELDS = (*DECISION_FIELDS, "name", "data", "reject")
 
-_HAS_CHANGED = (
+HAS_CHANGED = (
     "it has changed since this page was opened: look at what follows now, and send it again if you still want it"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PreviewedRequest:
-    """The immediate consequences of a request, in words, or why it would be refused as it is. ``needs_evidence``: the
-    saga does not accept it without.
-    """
-
-    consequences: Sequence[str] = ()
-    refusal: str | None = None
-    needs_evidence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +88,10 @@ class DecisionPages:
             return await self._form(operation, view, visitor, form)
         parked = parked_operation(view, form.get("step")) if operation == "resolve" else None
         if parked is not None and (parked.op, parked.since) != (form.get("op"), form.get("since")):
-            return await self._form(operation, view, visitor, form, Refused(409, _HAS_CHANGED))
+            return await self._form(operation, view, visitor, form, Refused(409, HAS_CHANGED))
         answer, problem = dict[str, Any](), ""
         try:
-            answer = await self._operations.perform(_request(operation, form), view.id, who=visitor.caller.name)
+            answer = await self._operations.perform(request_in(operation, form), view.id, who=visitor.caller.name)
         except (BadRequest, RefusedError, UsageError) as error:
             refused = Refused.by(error)
             if operation == "resolve" and parked is None:
@@ -110,7 +108,7 @@ class DecisionPages:
         """The answer to a request of this session, as long as it is kept; then the page of the saga."""
         saga_id = require_id(unquote(request.path_params["id"]))
         answer = visitor.session.answers.find(request.query_params.get("number", ""))
-        if answer is None or answer.saga_id != saga_id:
+        if not isinstance(answer, RequestAnswer) or answer.saga_id != saga_id:
             return redirect(saga_path(saga_id))
         return _answer_page(visitor, answer)
 
@@ -141,9 +139,16 @@ class DecisionPages:
             max_text=MAX_TEXT,
             preview=preview,
             problems=list(dict.fromkeys(problems)),
+            signal=form.get("name", "") if operation == "signal" else None,
+            parts=self._read_parts(view, form.get("name", "")) if operation == "signal" else (),
             may_send=preview.refusal is None or (parked is not None and _word(operation, form) in parked.decisions),
         )
         return html_response(200 if refused is None else refused.status, page)
+
+    def _read_parts(self, view: SagaView, signal: str) -> Sequence[str]:
+        """The parts of the data that later steps read, by the definition that the project has now."""
+        definition, entry = self._project.project.definitions.get(view.saga), awaited_signals(view).get(signal)
+        return [] if definition is None or entry is None else read_parts(definition, entry.partition("#")[0])
 
     async def _asked(self, request: Request) -> tuple[Operation, SagaView]:
         """The operation and the saga in the address. Raises PageNotFound."""
@@ -162,31 +167,14 @@ class DecisionPages:
     ) -> PreviewedRequest:
         """The consequences of a request. The texts may be missing in a decision that a person has yet to give."""
         if operation == "resolve":
-            return await self._preview_decision(view, form, who)
+            return await preview_decision(self._operations, view.id, form, who)
+        names = _step_names(view)
+        if operation == "signal":
+            return _preview_signal(view, form.get("name", ""), names)
         if operation not in possible_requests(view):
             return PreviewedRequest(refusal=f"{view.id} would refuse that now")
-        names = _step_names(view)
-        undone = progress_of(view).would_undo if operation == "cancel" else ()
+        undone = progress_of(view).would_undo if operation in ("cancel", "undo") else ()
         return PreviewedRequest([f"undo {names[step]}" for step in undone])
-
-    async def _preview_decision(self, view: SagaView, form: Mapping[str, str], who: str) -> PreviewedRequest:
-        async def preview(**texts: str) -> PreviewedRequest:
-            try:
-                asked = _request("resolve", {**form, **texts})
-                return PreviewedRequest((await self._operations.preview(asked, view.id, who=who))["next"])
-            except BadRequest as error:
-                return PreviewedRequest(refusal=str(error))
-            except (RefusedError, UsageError, NoAnswer) as error:
-                return PreviewedRequest(refusal=error.message)
-
-        reason = form.get("reason", "").strip() or _NOT_YET
-        if form.get("decision") not in ("done", "compensate"):
-            return await preview(reason=reason)
-        without = await preview(reason=reason, evidence="")
-        if without.refusal is None:
-            return without
-        proven = await preview(reason=reason, evidence=form.get("evidence", "").strip() or _NOT_YET)
-        return replace(proven, needs_evidence=proven.refusal != without.refusal)
 
 
 def _answer_page(visitor: Visitor, answer: RequestAnswer, status: int = 200) -> Response:
@@ -194,22 +182,18 @@ def _answer_page(visitor: Visitor, answer: RequestAnswer, status: int = 200) -> 
     return html_response(status, render("answer.html", title, visitor=visitor, place="sagas", answer=answer))
 
 
+def _preview_signal(view: SagaView, name: str, names: Mapping[str, str]) -> PreviewedRequest:
+    if not takes_signals(view):
+        return PreviewedRequest(refusal=f"{view.id} takes no signals any more")
+    step = awaited_signals(view).get(name)
+    if step is None:
+        return PreviewedRequest(["no step waits for it yet: it is kept until one does"])
+    return PreviewedRequest([f"end {names[step]} with the data, or reject it if you give a reason for that"])
+
+
 def _step_names(view: SagaView) -> dict[str, str]:
     """The names of the entries for people, by their ids."""
     return {step.id: step.name or step.id for step in view.steps}
-
-
-def _request(operation: Operation, form: Mapping[str, str]) -> OperationRequest:
-    """The request in a form. Raises BadRequest if it is not well-formed."""
-    names = _FIELDS if operation == "resolve" else ("reason",)
-    fields: dict[str, Any] = {name: form[name].strip() for name in names if form.get(name, "").strip()}
-    for name in _JSON_FIELDS:
-        if name in fields:
-            try:
-                fields[name] = parse_json(fields[name].encode())
-            except ValueError as error:
-                raise BadRequest(400, f"the field {name} is not JSON: {error}") from None
-    return checked_operation(operation, fields)
 
 
 def _word(operation: Operation, form: Mapping[str, str]) -> str:

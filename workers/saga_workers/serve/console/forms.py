@@ -19,7 +19,9 @@ _FORM_TYPE = "application/x-www-form-urlencoded"
 _MAX_FIELDS = 20
 
 
-async def read_form(request: Request, session: Session | None = None) -> Mapping[str, str]:
+async def read_form(
+    request: Request, session: Session | None = None, *, max_fields: int = _MAX_FIELDS, max_bytes: int = MAX_FORM_BYTES
+) -> Mapping[str, str]:
     """The fields of a form. Raises BadRequest if it comes from a page of another server, is too large, or does not have
     the token of the ``session``.
     """
@@ -27,9 +29,9 @@ async def read_form(request: Request, session: Session | None = None) -> Mapping
         raise BadRequest(403, "the form does not come from a page of this server")
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
         raise BadRequest(415, f"the body must be a form: {_FORM_TYPE}")
-    body = await read_body(request, MAX_FORM_BYTES)
+    body = await read_body(request, max_bytes)
     try:
-        fields = dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS))
+        fields = dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=max_fields))
     except ValueError:
         raise BadRequest(400, "the form cannot be read") from None
     if session is not None and not hmac.compare_digest(

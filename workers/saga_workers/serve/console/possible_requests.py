@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sagas.protocol.access_view import Operation
 from sagas.protocol.saga_view import ParkedView, SagaView
 
 
 def possible_requests(view: SagaView) -> tuple[Operation, ...]:
-    """The requests to the whole saga: cancel, pause or resume."""
+    """The requests to the whole saga: cancel, pause, resume or undo."""
+    if view.state == "COMPLETED" and view.can_undo:
+        return ("undo",)
     if view.ended_at is not None or not _has_run(view):
         return ()
     is_paused = view.paused is not None and view.paused.kind is None
     return (*(("cancel",) if view.can_be_cancelled else ()), "resume" if is_paused else "pause")
+
+
+def awaited_signals(view: SagaView) -> Mapping[str, str]:
+    """The signals for which steps wait now, each with the entry id of its step."""
+    if view.ended_at is not None or not _has_run(view):
+        return {}
+    return {
+        step.arguments["signal"]: step.id
+        for step in view.steps
+        if step.uses == "wait"
+        and step.state == "RUNNING"
+        and step.arguments is not None
+        and isinstance(step.arguments.get("signal"), str)
+    }
+
+
+def takes_signals(view: SagaView) -> bool:
+    """True if the saga still receives signals; one that comes early is kept for the step that will wait for it."""
+    return view.ended_at is None and _has_run(view)
 
 
 def parked_operation(view: SagaView, step: str | None) -> ParkedView | None:

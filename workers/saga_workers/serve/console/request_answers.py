@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +19,28 @@ class RequestAnswer:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ManyAnswers:
+    """The answers of several sagas to the same decision. ``step``: the step of the definition."""
+
+    word: str
+    step: str
+    answers: Sequence[RequestAnswer]
+
+
 class RequestAnswers:
     """The latest answers, by their numbers."""
 
     def __init__(self) -> None:
-        self._answers: dict[str, RequestAnswer] = {}
+        self._answers: dict[str, RequestAnswer | ManyAnswers] = {}
         self._count = 0
 
-    def keep(self, answer: RequestAnswer) -> str:
+    def keep(self, answer: RequestAnswer | ManyAnswers) -> str:
         """Keep an answer in place of the oldest; return its number."""
         self._count += 1
         self._answers[str(self._count)] = answer
         self._answers.pop(str(self._count - _MOST_KEPT), None)
         return str(self._count)
 
-    def find(self, number: str) -> RequestAnswer | None:
+    def find(self, number: str) -> RequestAnswer | ManyAnswers | None:
         return self._answers.get(number)

@@ -17,6 +17,7 @@ from saga_workers.serve.console.console_project import ConsoleProject
 from saga_workers.serve.console.decisions import DecisionPages
 from saga_workers.serve.console.html_responses import picture_response, style_response
 from saga_workers.serve.console.inbox import InboxPage
+from saga_workers.serve.console.many_decisions import MANY_PATH, MAX_BYTES, ManyDecisionPages
 from saga_workers.serve.console.saga_pages import SagaPages
 from saga_workers.serve.console.search import SearchPage
 from saga_workers.serve.console.sessions import Sessions
@@ -57,7 +58,7 @@ def console_routes(
         _page(f"{ROOT}/sagas/{{id}}", visitors.only(sagas.show)),
         _page(f"{ROOT}/sagas/{{id}}/graph.svg", visitors.only(sagas.draw)),
         _page(f"{ROOT}/sagas/{{id}}/databases", visitors.only(sagas.show_databases)),
-        *([] if operations is None else _operation_routes(DecisionPages(project, operations), visitors)),
+        *([] if operations is None else _operation_routes(project, operations, visitors)),
         _page(f"{ROOT}/inbox", visitors.only(inbox.show)),
         _page(f"{ROOT}/batches", visitors.only(batches.show_all)),
         _page(f"{ROOT}/batches/{{batch}}", visitors.only(batches.show)),
@@ -65,9 +66,13 @@ def console_routes(
     ]
 
 
-def _operation_routes(pages: DecisionPages, visitors: Visitors) -> Sequence[Route]:
+def _operation_routes(project: ConsoleProject, operations: Operations, visitors: Visitors) -> Sequence[Route]:
+    pages, many = DecisionPages(project, operations), ManyDecisionPages(project, operations)
     path = f"{ROOT}/sagas/{{id}}/{{operation}}"
     return [
+        _page(MANY_PATH, visitors.operators(many.show)),
+        _page(MANY_PATH, visitors.operators(many.send, asks_saga=True, max_bytes=MAX_BYTES), method="POST"),
+        _page(f"{MANY_PATH}/answer", visitors.operators(many.show_answers)),
         _page(f"{ROOT}/sagas/{{id}}/answer", visitors.operators(pages.show_answer)),
         _page(path, visitors.operators(pages.show)),
         _page(path, visitors.operators(pages.send, asks_saga=True), method="POST"),

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from saga_workers.relay.saga_events import MAX_EVENTS, OutboxEvent
 from saga_workers.serve.console.console_project import ConsoleProject, require_id
 from saga_workers.serve.console.html_responses import html_response, picture_response
-from saga_workers.serve.console.possible_requests import possible_requests
+from saga_workers.serve.console.possible_requests import awaited_signals, possible_requests
 from saga_workers.serve.console.progress import progress_of
 from saga_workers.serve.console.story import story_of
 from saga_workers.serve.console.templates import render
@@ -68,6 +68,7 @@ class SagaPages:
             view=view,
             may_operate=visitor.may_operate,
             requests=possible_requests(view),
+            signals=list(awaited_signals(view)),
             reason=reason_text(view) if view.reason else None,
             progress=progress_of(view) if view.steps else None,
             titles={step.id: _title(step) for step in view.steps},

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.serve.console.asked_sagas import PERIODS, asked_in, criteria_of
 from saga_workers.serve.console.console_project import ConsoleProject
 from saga_workers.serve.console.html_responses import html_response
-from saga_workers.serve.console.templates import render
+from saga_workers.serve.console.templates import inbox_path, render
 from saga_workers.serve.console.visitors import Visitor
 from saga_workers.serve.limits import MAX_LISTED, QUERY_TIMEOUT
-from saga_workers.serve.request_body import BadRequest
-from saga_workers.views.saga_list import SagaFilter, query_sagas
+from saga_workers.views.saga_list import query_sagas
 from saga_workers.views.saga_view import read_view
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import UsageError
@@ -24,13 +23,6 @@ from sagas.protocol.saga_view import STATES, SagaView
 
 LIST_TIMEOUT = 8.0
 """Seconds for the list: of a saga whose run was terminated also the history is read."""
-
-PERIODS: Mapping[str, timedelta] = {
-    "1h": timedelta(hours=1),
-    "24h": timedelta(hours=24),
-    "7d": timedelta(days=7),
-    "30d": timedelta(days=30),
-}
 
 
 class SearchPage:
@@ -40,7 +32,7 @@ class SearchPage:
         self._project = project
 
     async def show(self, request: Request, visitor: Visitor) -> Response:
-        asked = {name: request.query_params.get(name, "").strip() for name in ("q", "saga", "state", "since", "label")}
+        asked = asked_in(request.query_params)
         views, problem = await self._list(asked)
         if asked["q"] and all(view.id != asked["q"] for view in views):
             views = [*await self._of_this_id(asked), *views]
@@ -57,12 +49,13 @@ class SearchPage:
             states=STATES,
             periods=PERIODS,
             problem=problem,
+            waiting=inbox_path({**asked, "state": ""}) if visitor.may_operate else None,
         )
         return html_response(200, page)
 
     async def _list(self, asked: Mapping[str, str]) -> tuple[list[SagaView], str | None]:
-        """The sagas, and why they may not be all."""
-        criteria, begin, views = self._criteria(asked), asked["q"], list[SagaView]()
+        """The sagas, and why they may not be all. Raises UsageError for a state that is none."""
+        criteria, begin, views = criteria_of(asked, self._project.task_queue), asked["q"], list[SagaView]()
         if begin and workflow_id_problem(begin) is not None:
             return [], None  # no id begins so, and a database may refuse the text
         try:
@@ -75,21 +68,6 @@ class SearchPage:
         except LedgerUnavailable:
             return views, "The ledger does not answer: these are only the sagas that Temporal still has."
         return views, None
-
-    def _criteria(self, asked: Mapping[str, str]) -> SagaFilter:
-        """Raises BadRequest for a period that is none, UsageError for a state that is none."""
-        since = PERIODS.get(asked["since"])
-        if asked["since"] and since is None:
-            raise BadRequest(400, f"the period must be one of {', '.join(PERIODS)}")
-        name, _, value = asked["label"].partition("=")
-        return SagaFilter(
-            saga=asked["saga"] or None,
-            states=(asked["state"],) if asked["state"] else (),
-            since=None if since is None else datetime.now(UTC) - since,
-            labels={name: value} if name else {},
-            id_prefix=asked["q"],
-            task_queue=self._project.task_queue,
-        )
 
     async def _of_this_id(self, asked: Mapping[str, str]) -> list[SagaView]:
         """The saga with exactly this id, wherever it lives, if the rest of the search does not exclude it."""

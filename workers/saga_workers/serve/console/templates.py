@@ -60,6 +60,17 @@ def decision_path(saga_id: str, step: str, decision: str) -> str:
     return saga_path(saga_id, f"/resolve?{urlencode({'step': step, 'decision': decision})}")
 
 
+def inbox_path(asked: Mapping[str, str], page: str = "", **more: str) -> str:
+    """The address of the inbox, or of a page below it, for the sagas of a search; ``more``: other parameters."""
+    given = urlencode({name: value for name, value in {**asked, **more}.items() if value})
+    return f"{ROOT}/inbox{page}" + (f"?{given}" if given else "")
+
+
+def signal_path(saga_id: str, name: str) -> str:
+    """The address of the page on which a person sends a signal."""
+    return saga_path(saga_id, f"/signal?{urlencode({'name': name})}")
+
+
 def batch_path(batch: str) -> str:
     return f"{ROOT}/batches/{quote(batch, safe='')}"
 
@@ -125,6 +136,8 @@ def _environment() -> Environment:
             "root": ROOT,
             "counted": counted,
             "decision_path": decision_path,
+            "inbox_path": inbox_path,
+            "signal_path": signal_path,
             "lasted": _lasted,
             "escape": escape,
             "state_words": STATE_WORDS,

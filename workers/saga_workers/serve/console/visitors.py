@@ -62,17 +62,25 @@ class Visitors:
         """The page as an endpoint that only a visitor sees."""
         return self._endpoint(page, self._admission.page)
 
-    def operators(self, page: Page, *, asks_saga: bool = False) -> Callable[[Request], Awaitable[Response]]:
-        """The page as an endpoint for visitors whose token may operate sagas. ``asks_saga``: it waits for a worker."""
+    def operators(
+        self, page: Page, *, asks_saga: bool = False, max_bytes: int = MAX_FORM_BYTES
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """The page as an endpoint for visitors whose token may operate sagas. ``asks_saga``: it waits for a worker.
+
+        ``max_bytes``: of its form.
+        """
 
         async def show(request: Request, visitor: Visitor) -> Response:
             if not visitor.may_operate:
                 raise BadRequest(403, "this token does not have the scope operate")
             return await page(request, visitor)
 
-        return self._endpoint(show, self._admission.operation if asks_saga else self._admission.page)
+        turn = self._admission.operation if asks_saga else self._admission.page
+        return self._endpoint(show, turn, max_bytes)
 
-    def _endpoint(self, page: Page, turn: Turn) -> Callable[[Request], Awaitable[Response]]:
+    def _endpoint(
+        self, page: Page, turn: Turn, max_bytes: int = MAX_FORM_BYTES
+    ) -> Callable[[Request], Awaitable[Response]]:
 
         async def answer(request: Request) -> Response:
             try:
@@ -82,7 +90,7 @@ class Visitors:
                 return _problem(503, "The token of this session cannot be read; the log of saga serve has more.")
             if visitor is None:
                 return redirect(f"{SIGN_IN_PATH}?next={quote(_asked_page(request), safe='')}")
-            return await self._answer(request, visitor, page, turn)
+            return await self._answer(request, visitor, page, turn, max_bytes)
 
         return answer
 
@@ -100,11 +108,11 @@ class Visitors:
             return None
         return Visitor(caller, session)
 
-    async def _answer(self, request: Request, visitor: Visitor, page: Page, turn: Turn) -> Response:
+    async def _answer(self, request: Request, visitor: Visitor, page: Page, turn: Turn, max_bytes: int) -> Response:
         try:
             if request.method == "POST":
                 # A form that arrives slowly keeps nobody waiting.
-                request = await with_body(request, MAX_FORM_BYTES)
+                request = await with_body(request, max_bytes)
             async with turn():
                 return await page(request, visitor)
         except PageNotFound as error:

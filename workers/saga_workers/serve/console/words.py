@@ -42,6 +42,8 @@ REQUEST_WORDS: Mapping[str, str] = {
     "cancel": "Cancel and undo",
     "pause": "Pause",
     "resume": "Let it go on",
+    "signal": "Send the signal",
+    "undo": "Undo all of it",
     "retry": "Try again",
     "done": "Take it as done",
     "skip": "Leave it out",
@@ -53,6 +55,8 @@ REQUEST_MEANINGS: Mapping[str, str] = {
     "cancel": "It stops, and what it has done is undone. Past its point of no return it refuses that.",
     "pause": "It begins nothing new until somebody lets it go on. What is under way ends, and clocks run.",
     "resume": "It begins what was held back, and goes on.",
+    "signal": "The step that waits for it ends with these data, or is rejected. The first signal of a name counts.",
+    "undo": "It is completed. What it has done is undone, the last first.",
 }
 
 ANSWER_WORDS: Mapping[str, str] = {
@@ -62,6 +66,9 @@ ANSWER_WORDS: Mapping[str, str] = {
     "requested": "The saga has been asked",
     "paused": "The saga is paused",
     "resumed": "The saga goes on",
+    "sent": "The signal was sent",
+    "rejected": "The saga was told to reject the step",
+    "undoing": "The saga is being undone",
 }
 """The answers of a saga to the requests of people."""
 
