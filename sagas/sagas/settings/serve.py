@@ -34,7 +34,7 @@ class ServeToken(Table):
     secret: Annotated[Secret, SECRET] = setting(REQUIRED, "the token (required)", {"env": "SHOP_TOKEN"})
     scopes: Annotated[tuple[Scope, ...], replace(TEXTS, read=_read_scopes)] = setting(
         ("read",),
-        "what its holder may do: `read` outcomes, `start` sagas, `operate` running ones (needs a ledger, which records "
+        "what its holder may do: `read` outcomes, `start` sagas, `operate` them (needs a ledger, which records "
         "it), `decode` what the [codec](../how-to/encrypt-values.md) has encrypted",
         ["read", "start"],
     )

@@ -270,6 +270,7 @@ async def test_a_decision_about_many_comes_from_its_own_page(
             ({"pick.0": "a"}, 400, "cannot be read"),
             ({f"pick.{number}": "a\tb\tdo\tc" for number in range(51)}, 400, "50 steps at most, not 51"),
             ({"cause": "0"}, 200, "0 of 1 saga"),
+            ({"pick.0": "a\0b\tb\tdo\tc"}, 200, "0 of 1 saga"),
         ):
             form = {**fields, "form": token or "", **wrong}
             answer = await page.request.post(path, form=form, headers={"Origin": console_address})

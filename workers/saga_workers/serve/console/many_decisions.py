@@ -29,7 +29,8 @@ from saga_workers.serve.operations import Operations
 from saga_workers.serve.request_body import BadRequest
 from saga_workers.views.parked import ParkedRow
 from saga_workers.views.saga_view import read_view
-from sagas.errors import RefusedError, SagaError
+from sagas.definition.saga_ids import workflow_id_problem
+from sagas.errors import RefusedError, SagaError, UsageError
 
 MANY_PATH = f"{ROOT}/inbox/decide"
 
@@ -113,7 +114,11 @@ class ManyDecisionPages:
     async def _decide(self, seen: Sequence[str], form: Mapping[str, str], who: str) -> Mapping[str, Any]:
         """Decide about one step, unless something else of it waits by now. Raises SagaError, RPCError."""
         saga_id, step, op, since = seen
+        if (problem := workflow_id_problem(saga_id)) is not None:
+            raise UsageError(problem)
         view = await read_view(self._project.locator, saga_id, timeout=QUERY_TIMEOUT)
+        if not self._project.shown.include(view.saga):
+            raise UsageError(f"there is no saga with the id {saga_id} in this project")
         parked = parked_operation(view, step)
         if parked is None:
             raise RefusedError("nothing of it waits for this decision any more")
