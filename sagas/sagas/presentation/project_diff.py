@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from sagas.definition.diagnostics import Diagnostic
 from sagas.definition.model import Definition
-from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.presentation.definition_diff import Change, DefinitionDiff, compare_definitions
+from sagas.text.records import pack_record, restore_record
 
 Fate = Literal["added", "removed", "changed", "unreadable", "same"]
 
@@ -32,11 +32,14 @@ class ProjectDefinitions:
     errors: Sequence[Diagnostic]
 
     def to_json(self) -> dict[str, Any]:
-        """The definitions as JSON data; ``from_json`` returns equal ones."""
+        """The definitions as JSON data; ``from_json`` returns equal ones.
+
+        Unlike the snapshot of a run they have their triggers and schedules, which are compared as well.
+        """
         return {
             "definitions": [
                 {
-                    "snapshot": to_snapshot(placed.definition),
+                    "definition": pack_record(placed.definition, every_field=True),
                     "file": placed.file,
                     "line": placed.line,
                     "step_lines": dict(placed.step_lines),
@@ -50,7 +53,9 @@ class ProjectDefinitions:
     def from_json(cls, data: Mapping[str, Any]) -> ProjectDefinitions:
         """Restore what ``to_json`` returned."""
         placed = [
-            PlacedDefinition(from_snapshot(entry["snapshot"]), entry["file"], entry["line"], entry["step_lines"])
+            PlacedDefinition(
+                restore_record(Definition, entry["definition"]), entry["file"], entry["line"], entry["step_lines"]
+            )
             for entry in data["definitions"]
         ]
         return cls(

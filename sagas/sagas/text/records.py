@@ -20,29 +20,29 @@ Read = Callable[[Any], Any]
 Accepts = Callable[[Any], bool]
 
 NOT_PACKED = {"packed": False}
-"""The metadata of a field that is not part of the JSON."""
+"""The metadata of a field that is part of the JSON only if every field is."""
 
 
-def pack_record(record: Any) -> dict[str, Any]:
+def pack_record(record: Any, *, every_field: bool = False) -> dict[str, Any]:
     """The JSON of a dataclass. Mutable values are shared with it: serialise it before it changes."""
     packed: dict[str, Any] = {}
-    for name, default in _defaults(type(record)):
+    for name, default in _defaults(type(record), every_field):
         value = getattr(record, name)
         if value is not default and (value != default or type(value) is not type(default)):
-            packed[name] = _pack(value)
+            packed[name] = _pack(value, every_field)
     return packed
 
 
-def _pack(value: Any) -> Any:
+def _pack(value: Any, every_field: bool) -> Any:
     kind = type(value)
     if kind in _AS_THEY_ARE:
         return value
     if kind is list or kind is tuple:
         if value and is_dataclass(value[0]):
-            return [pack_record(item) for item in value]
+            return [pack_record(item, every_field=every_field) for item in value]
         return list(value) if kind is tuple else value
     if is_dataclass(kind):
-        return pack_record(value)
+        return pack_record(value, every_field=every_field)
     return dict(value) if isinstance(value, Mapping) else value
 
 
@@ -50,12 +50,12 @@ _AS_THEY_ARE = frozenset({str, int, float, bool, dict, type(None)})
 
 
 @cache
-def _defaults(record: type) -> tuple[tuple[str, Any], ...]:
+def _defaults(record: type, every_field: bool) -> tuple[tuple[str, Any], ...]:
     """The packed fields with their defaults; MISSING is equal to no value."""
     return tuple(
         (field.name, field.default_factory() if field.default_factory is not MISSING else field.default)
         for field in fields(record)
-        if field.metadata.get("packed", True)
+        if every_field or field.metadata.get("packed", True)
     )
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from saga_cli import main
+from saga_cli.revisions.definitions import read_definitions
+from sagas.presentation.project_diff import ProjectDefinitions
+from sagas.settings import load_settings
+from sagas.text.exact_json import decode_json, encode_json
 
 ACTIONS = """
 from sagas import Step, action
@@ -31,6 +36,34 @@ steps:
     uses: shop.reserve
     with: {sku: "${{ input.sku }}"}
     compensate: shop.release
+"""
+
+
+STARTED = """saga: started
+id: "s-${{ input.id }}"
+input: {type: object, properties: {id: {type: string}, rate: {type: number}}}
+undo_leaves: [stock]
+triggers:
+  kafka:
+    - {topic: orders, filter: trigger.value.rate > 0.10, input: {id: "${{ trigger.value.id }}", rate: 0.10}}
+    - {topic: paid, signal: paid, id: "s-${{ trigger.value.id }}"}
+  schedule: {cron: "0 4 * * *", timezone: Europe/Berlin, jitter: 30s, input: {id: "${{ vars.shop }}", rate: 0.10}}
+steps:
+  - {id: pay, uses: wait, with: {signal: paid, timeout: 1h, on_timeout: reject}}
+  - {id: reserve, uses: shop.reserve, with: {sku: "${{ vars.shop }}"}, compensate: shop.release, commutative: true}
+"""
+
+# Every section that may decide how a definition is read.
+SETTINGS = """actions = ["./actions.py"]
+[vars]
+shop = "A"
+[connections.shop]
+url = "sqlite:///shop.db"
+[kafka]
+bootstrap_servers = "127.0.0.1:9"
+outbox = "shop"
+[codec]
+key = {env = "NO_SUCH_KEY"}
 """
 
 
@@ -74,6 +107,54 @@ def _status() -> bytes:
     """The files that differ from the commit, without what Python compiles."""
     words = ["git", "status", "--short", "--", ".", ":(exclude)__pycache__"]
     return subprocess.run(words, capture_output=True, check=True).stdout
+
+
+def _commit_started_saga() -> Path:
+    """A commit with a saga that events and times start, in a project that uses the sections of saga.toml."""
+    Path("saga.toml").write_text(SETTINGS)
+    started = Path("definitions/started.saga.yaml")
+    started.write_text(STARTED)
+    git("add", "-A")
+    git("commit", "-qm", "started")
+    return started
+
+
+def test_nothing_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    _commit_started_saga()
+
+    document = _diff(capsys, "main...", code=0)
+
+    assert (document["same"], document["sagas"], document["unchanged"]) == (True, [], 3)
+
+
+def test_other_times_and_events_in_two_revisions(capsys: pytest.CaptureFixture[str]) -> None:
+    started = _commit_started_saga()
+    changed = STARTED.replace("0 4 * * *", "0 9 * * *").replace("rate > 0.10", "rate > 0.20")
+    started.write_text(changed.replace("topic: paid", "topic: payments").replace("timeout: 1h", "timeout: 2h"))
+    git("commit", "-qam", "changed")
+
+    [saga] = _diff(capsys, "HEAD~1..HEAD")["sagas"]
+
+    changes = {change["field"]: change for change in saga["changes"]}
+    assert set(changes) == {"schedule", "triggers", "triggers (signals)", "with"}
+    assert {change["change"] for change in changes.values()} == {"changed"}
+    schedule = changes["schedule"]
+    assert (schedule["old"]["cron"], schedule["new"]["cron"]) == ("0 4 * * *", "0 9 * * *")
+
+
+def test_definitions_of_another_process_are_whole() -> None:
+    """Each field is read back, also those that are no part of a run."""
+    _commit_started_saga()
+    definitions = read_definitions(load_settings(config="saga.toml"))
+
+    restored = ProjectDefinitions.from_json(decode_json(encode_json(definitions.to_json())))
+
+    for name, placed in definitions.definitions.items():
+        definition = restored.definitions[name].definition
+        for field in fields(placed.definition):
+            assert getattr(definition, field.name) == getattr(placed.definition, field.name), field.name
+    steps = restored.definitions["started"].definition.steps
+    assert [step.commutative for step in steps] == [False, True]
 
 
 def test_each_version_has_its_own_actions(capsys: pytest.CaptureFixture[str]) -> None:
