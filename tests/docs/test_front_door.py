@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.console_blocks import Command, commands, environment, run_and_compare
+from tests.docs.local_wheels import add_wheels
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_EXTRAS = (
@@ -34,14 +35,16 @@ def test_what_is_pasted_is_what_is_shown() -> None:
     assert pasted.splitlines() == [command.text for command in commands(section)]
 
 
-@pytest.mark.timeout(900)  # pip fetches and unpacks all packages
+@pytest.mark.timeout(900)  # pip unpacks all packages
 def test_paste_and_run(tmp_path: Path) -> None:
     wheels, folder = tmp_path / "wheels", tmp_path / "empty"
     folder.mkdir()
     build = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel", "--no-deps"]
     subprocess.run([*build, "--no-build-isolation", "--wheel-dir", str(wheels), str(ROOT)], check=True)
     [section] = re.findall(r"^## Paste and run\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
-    pip = {"FIND_LINKS": str(wheels), "CONSTRAINT": str(ROOT / "constraints.txt")}
+    [wheel] = wheels.iterdir()
+    add_wheels(wheel, "embedded")
+    pip = {"FIND_LINKS": str(wheels), "NO_INDEX": "1", "CONSTRAINT": str(ROOT / "constraints.txt")}
     pip |= {"NO_COMPILE": "1", "DISABLE_PIP_VERSION_CHECK": "1"}  # Python compiles what it imports, a tenth of it all
     env = environment("PYTHON", **{f"PIP_{name}": value for name, value in pip.items()})
     run_and_compare([*commands(section), *WITHOUT_EXTRAS], folder, env, folder / "env" / "bin" / "saga", timeout=800)
