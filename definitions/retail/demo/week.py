@@ -73,9 +73,9 @@ def _frames() -> dict[str, DataFrame]:
 
 def _sales(transactions: DataFrame, products: DataFrame) -> DataFrame:
     """The lines of the shop in pieces and cents, with the product's name and type."""
-    sales = transactions.merge(products[["product_id", "product_category", "product_type"]], on="product_id")
-    fuel = sales.product_type.fillna("").str.startswith(FUEL)
-    sales = _select_rows(sales, ~fuel & (sales.quantity > 0)).copy()
+    goods = _select_rows(products, ~products.product_type.fillna("").str.startswith(FUEL))
+    pieces = _select_rows(transactions, transactions.quantity > 0)
+    sales = pieces.merge(goods[["product_id", "product_category", "product_type"]], on="product_id")
     price = (sales.sales_value * 100).round().astype("int64")
     coupon = (sales.coupon_disc * 100).round().astype("int64")
     sales["price"] = price
