@@ -59,6 +59,8 @@ PHRASES: dict[ModuleType, dict[str, tuple[str, float]]] = {
     },
     saga_workers.input_limits: {
         "MAX_HEAD_BYTES": ("a head of {} KiB", KIB),
+        "MAX_SMALL_CHUNKS": ("in at most {} chunks", 1),
+        "CHUNK_BYTES": ("and one for each {} bytes", 1),
         "HEAD_TIMEOUT": ("a head of 16 KiB in {} seconds", 1),
         "BODY_TIMEOUT": ("(of 4 MiB for the codec endpoint) in {} seconds", 1),
         "MAX_CODEC_BYTES": ("a body of `max_body_bytes` (of {} MiB for the codec endpoint)", MIB),

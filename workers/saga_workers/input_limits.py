@@ -8,6 +8,12 @@ from __future__ import annotations
 MAX_HEAD_BYTES = 16 * 1024
 """Maximum bytes of a request line and its headers."""
 
+MAX_SMALL_CHUNKS = 256
+"""Chunks of a body, however small they are. Reading so many takes about as long as a small request."""
+
+CHUNK_BYTES = 64
+"""Bytes of a body for each further chunk."""
+
 HEAD_TIMEOUT = 10.0
 """Seconds until a request's head must be complete; also the idle time of a connection between two requests."""
 

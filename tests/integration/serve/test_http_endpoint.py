@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import h11
 import httpx
 import pytest
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from saga_workers.runtime import http_server
+from saga_workers.runtime.bounded_requests import RequestReader
 from saga_workers.runtime.http_server import HttpServer, error_response, http_app, json_response
 from sagas.errors import UsageError
 from tests.helpers.free_ports import free_port
@@ -75,6 +77,7 @@ async def test_one_connection_takes_many_requests() -> None:
         (head("DELETE /a HTTP/1.1"), 405),
         (head("GET /a HTTP/1.1", "Content-Length: 5") + b"hello", 400),
         (head("GET /a HTTP/1.1", "Transfer-Encoding: chunked"), 400),
+        (head("GET /a HTTP/1.1", "Transfer-Encoding: chunked") + b"0\r\n" + b"a:b\r\n" * 40_000 + b"\r\n", 431),
         (b"\x16\x03\x01 hello\r\n\r\n", 400),
         (head("GET a HTTP/1.1"), 400),
         (head("GET /a HTTP/1.1", "no colon"), 400),
@@ -288,3 +291,53 @@ async def test_a_response_before_the_body_has_come_closes_its_connection(monkeyp
             closes[path, body] = b"connection: close" in answer.lower()
             writer.close()
     assert closes == {("/none", "{"): True, ("/none", "{}"): False, ("/a", "{}"): False}
+
+
+async def receive_size(request: Request) -> Response:
+    return json_response(200, len(await request.body()))
+
+
+def receiving() -> HttpServer:
+    """A server whose page answers with the size of the body."""
+    app = http_app([Route("/a", receive_size, methods=["POST"])], max_body_bytes=2_000_000)
+    return HttpServer(f"{HOST}:0", app, option="--listen", description="the API")
+
+
+@pytest.mark.parametrize("path", ["/a", "/none"])
+async def test_a_body_of_many_small_chunks_is_refused_before_all_are_read(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A chunk of one byte costs as much to read as a thousand bytes."""
+    counted: list[int] = []
+    count = RequestReader._count
+
+    def counting(reader: RequestReader, data: h11.Data) -> None:
+        counted.append(len(data.data))
+        count(reader, data)
+
+    monkeypatch.setattr(RequestReader, "_count", counting)
+    async with receiving() as server:
+        chunked = head(f"POST {path} HTTP/1.1", "Transfer-Encoding: chunked")
+        answer = await raw(server, chunked + b"1\r\nx\r\n" * 20_000)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"too many small chunks; send chunks of 64 bytes or more" in answer
+        assert len(counted) < 400
+
+
+@pytest.mark.parametrize(("chunk", "number"), [(b"x", 256), (b"x" * 100, 5_000), (b"x" * 1_000_000, 1)])
+async def test_a_body_in_chunks_is_read(chunk: bytes, number: int) -> None:
+    async with receiving() as server:
+        sent = head("POST /a HTTP/1.1", "Transfer-Encoding: chunked", "Connection: close")
+        answer = await raw(server, sent + (b"%x\r\n%s\r\n" % (len(chunk), chunk)) * number + b"0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.endswith(b"%d\n" % (len(chunk) * number))
+
+
+async def test_a_body_with_two_lengths_is_refused_and_nothing_behind_it_is_answered() -> None:
+    async with receiving() as server:
+        sent = head("POST /a HTTP/1.1", "Content-Length: 4", "Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n\r\n"
+        answer = await raw(server, sent + head("POST /a HTTP/1.1", "Content-Length: 0"))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"either Content-Length or Transfer-Encoding" in answer
+        assert b"connection: close" in answer.lower()
+        assert answer.count(b"HTTP/1.1 ") == 1

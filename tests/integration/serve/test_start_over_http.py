@@ -262,27 +262,6 @@ async def test_a_body_that_does_not_arrive(monkeypatch: pytest.MonkeyPatch) -> N
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
-async def test_a_length_beside_chunks_does_not_count() -> None:
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.routing import Route
-
-    from saga_workers.runtime.http_server import http_app, json_response
-
-    async def receive(request: Request) -> Response:
-        longest, body = request_body.longest_body(request, 100), await request_body.read_body(request, 100)
-        return json_response(200, [longest, len(body)])
-
-    app = http_app([Route("/a", receive, methods=["POST"])], max_body_bytes=100)
-    async with HttpServer(f"{HOST}:0", app, option="--listen", description="the API") as server:
-        reader, writer = await asyncio.open_connection(HOST, server.port)
-        head = b"POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 1\r\nTransfer-Encoding: chunked"
-        writer.write(head + b"\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 20)
-        writer.close()
-    assert answer.endswith(b"[100, 5]\n"), answer
-
-
 async def test_what_each_token_may_do(api: Api) -> None:
     start = {"input": {"n": 7}, "wait": "30s"}
     async with api.client(TOKENS["READ_TOKEN"]) as reader, api.client(TOKENS["WRITER_TOKEN"]) as writer:

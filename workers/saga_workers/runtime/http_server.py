@@ -29,6 +29,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import Server
 
 from saga_workers.input_limits import HEAD_TIMEOUT, MAX_CONNECTIONS, MAX_HEAD_BYTES, SEND_TIMEOUT
+from saga_workers.runtime.bounded_requests import RequestReader
 from sagas.errors import UsageError
 from sagas.settings.addresses import split_listen_address
 from sagas.text.exact_json import readable_json
@@ -202,7 +203,6 @@ class HttpServer:
                 lifespan="off",
                 workers=1,  # otherwise taken from the environment
                 backlog=self._backlog,
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 timeout_keep_alive=math.ceil(HEAD_TIMEOUT),
                 timeout_graceful_shutdown=SHUTDOWN_GRACE,
                 proxy_headers=False,
@@ -266,6 +266,10 @@ class _BoundedProtocol(H11Protocol):
     _waiting_since = 0.0
     refused = False
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn: RequestReader = RequestReader()
+
     @property
     def _max_connections(self) -> int:
         return self.config.backlog  # those that are served, and those that wait to be accepted
@@ -317,8 +321,11 @@ class _BoundedProtocol(H11Protocol):
         _cancel(self._send_timer)
 
     def data_received(self, data: bytes) -> None:
-        if not self.refused:
-            super().data_received(data)
+        # In portions, since h11 limits a head, or the trailers of a body, only while they have not arrived completely.
+        for start in range(0, len(data), MAX_HEAD_BYTES):
+            if self.refused:
+                return
+            super().data_received(data[start : start + MAX_HEAD_BYTES])
             self._watch_head()
 
     def on_response_complete(self) -> None:
@@ -338,7 +345,9 @@ class _BoundedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         unread, _ = self.conn.trailing_data
-        if len(unread) > MAX_HEAD_BYTES:
+        if self.conn.problem is not None:
+            self._refuse(400, self.conn.problem)
+        elif len(unread) > MAX_HEAD_BYTES:
             self._refuse(431, _HEAD_TOO_LARGE)
         else:
             self._refuse(400, _NOT_HTTP)

@@ -25,9 +25,9 @@ class BadRequest(Exception):
 
 
 def longest_body(request: Request, max_bytes: int) -> int:
-    """The bytes of its body; those that it may have if none are declared, or if they do not count beside chunks."""
+    """The bytes of its body; those that it may have if none are declared, so for one in chunks."""
     length = request.headers.get("content-length", "")
-    return int(length) if length.isdecimal() and "transfer-encoding" not in request.headers else max_bytes
+    return int(length) if length.isdecimal() else max_bytes
 
 
 async def with_body(request: Request, max_bytes: int) -> Request:
