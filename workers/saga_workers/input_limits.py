@@ -33,8 +33,18 @@ MAX_WAITING_BODIES = 32 * 1024 * 1024
 MAX_WAITING_BODIES_OF_TOKEN = 8 * 1024 * 1024
 """Bytes of those that were sent with one token."""
 
+MAX_CALLBACKS_AT_ONCE = 128
+"""Callbacks that are received at the same time, each with a body of up to 64 KiB. One more takes the place of the one
+whose body has been arriving for longest."""
+
+MAX_CALLBACKS_OF_ADDRESS = 4
+"""Callbacks to one address that are received at the same time."""
+
 MAX_CODEC_BYTES = 4 * 1024 * 1024
 """Bytes of the body that Temporal's Web UI or CLI sends to be decrypted: payloads of up to 2 MiB in base64."""
+
+MAX_CODEC_PAYLOADS = 10_000
+"""Payloads in such a body."""
 
 MAX_WRONG_TOKENS = 20
 """Wrong tokens of one address that are answered with 401 at once; further ones get 429."""

@@ -75,6 +75,9 @@ class AcceptingBank:
     def paths(self) -> list[str]:
         return [request["path"] for request in self.requests]
 
+    def callbacks(self) -> list[str]:
+        return [request["headers"]["saga-callback"] for request in self.requests]
+
     async def address(self, path: str = "/charges") -> str:
         """The address of the callback that came with the first request to this path."""
         await until(lambda: path in self.paths(), f"a request to {path}")

@@ -9,18 +9,20 @@ from collections.abc import AsyncIterator, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 
 from saga_workers.client import Client
+from saga_workers.input_limits import MAX_CALLBACKS_AT_ONCE
 from sagas.builtins.callbacks import CALLBACK_UPDATE, MAX_CALLBACK_BYTES
 from sagas.protocol import payloads
 from sagas.text.digests import sha256_hex
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
-from tests.helpers.waiting import until
+from tests.helpers.waiting import LIMIT, until
 from tests.integration.engine.environment import resolve
 from tests.integration.serve.accepting_bank import CHARGE, AcceptingBank, CallbackProject, call_back
 from tests.replay.scenario import EARLY
@@ -193,6 +195,29 @@ async def test_forged_callbacks_are_refused(desk: Desk, bank: AcceptingBank) -> 
         assert (await client.show(saga))["state"] == "RUNNING"
         assert (await call_back(address, BOOKED)).status_code == 200
         assert (await finished(client, saga))["output"] == {"charge": "c-1"}
+
+
+async def test_slow_callbacks_to_some_addresses_keep_no_others_out(desk: Desk, bank: AcceptingBank) -> None:
+    async with desk.open() as client:
+        slow_saga, saga = await begin(client), await begin(client)
+        await until(lambda: len(bank.requests) == 2)
+        addresses = {each: header for each in (slow_saga, saga) for header in bank.callbacks() if f"/{each}/" in header}
+        slow = urlsplit(addresses[slow_saga])
+        head = f"POST {slow.path} HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n{{".encode()
+        async with contextlib.AsyncExitStack() as opened:
+            readers: list[asyncio.StreamReader] = []
+            for _ in range(MAX_CALLBACKS_AT_ONCE + 2):
+                reader, writer = await asyncio.open_connection(slow.hostname, slow.port)
+                opened.callback(writer.close)
+                writer.write(head)
+                readers.append(reader)
+            refusals = [asyncio.create_task(reader.readline()) for reader in readers]
+            done, _ = await asyncio.wait(refusals, timeout=LIMIT, return_when=asyncio.FIRST_COMPLETED)
+            assert b" 503 " in done.pop().result()
+            assert (await call_back(addresses[saga], BOOKED)).status_code == 200
+            assert (await call_back(addresses[slow_saga], BOOKED)).status_code == 200, "its own are not in its way"
+            for waiting in refusals:
+                waiting.cancel()
 
 
 async def test_a_callback_that_cannot_be_read_leaves_the_outcome_unknown(desk: Desk, bank: AcceptingBank) -> None:

@@ -312,6 +312,8 @@ def test_the_codec_endpoint_refuses_strangers_and_what_it_cannot_read(project: P
         headers = {"Authorization": f"Bearer {TOKENS['UI_TOKEN']}"}
         for body in ("{", "[]", '{"payloads": 1}', '{"payloads": [{"data": "%"}]}', '{"payloads": [{"metadata": []}]}'):
             assert httpx.post(f"{address}/decode", content=body, headers=headers).status_code == 400, body
+        many = httpx.post(f"{address}/decode", content='{"payloads": [' + "{}," * 100_000 + "{}]}", headers=headers)
+        assert (many.status_code, "send several requests" in many.text) == (413, True)
         preflight = {
             "Access-Control-Request-Method": "POST",
             "Access-Control-Request-Headers": "content-type,x-namespace",

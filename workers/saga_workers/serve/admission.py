@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from saga_workers.serve.arriving_callbacks import ArrivingCallbacks
 from saga_workers.serve.limits import (
     MAX_CONCURRENT_OPERATIONS,
     MAX_CONCURRENT_PAGES,
@@ -20,6 +21,7 @@ class Admission:
     """The places of one process. ``max_waiting``: how many callers may wait for the ends of their sagas."""
 
     def __init__(self, *, max_waiting: int) -> None:
+        self.callbacks = ArrivingCallbacks()
         self.bodies = WaitingBodies()
         self.waits = asyncio.Semaphore(max_waiting)
         self._requests = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)

@@ -19,8 +19,8 @@ from saga_workers.serve.admission import Admission
 from saga_workers.serve.api_tokens import Callers, TokenBucket, TooManyFailures
 from saga_workers.serve.authorization import client_address
 from saga_workers.serve.error_responses import bad_request, temporal_is_down, too_many_wrong_tokens
-from saga_workers.serve.request_body import BadRequest, read_body
-from sagas.builtins.callbacks import CALLBACK_UPDATE, MAX_CALLBACK_BYTES
+from saga_workers.serve.request_body import BadRequest
+from sagas.builtins.callbacks import CALLBACK_UPDATE
 from sagas.protocol.callback_address import called_back
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.signed_content import message_content
@@ -59,10 +59,8 @@ class CallbackReceiver:
         saga, call, token = (request.path_params[name] for name in ("saga", "call", "token"))
         try:
             called = self._called_back(saga, call, token, self._callers.failed(client_address(request)))
-            with self._admission.bodies.hold("callbacks", MAX_CALLBACK_BYTES):
-                body = await read_body(request, MAX_CALLBACK_BYTES)
-                async with self._admission.request():
-                    receipt = await self._hand_over(called, request.headers, body)
+            async with self._admission.callbacks.receive(token, request) as body, self._admission.request():
+                receipt = await self._hand_over(called, request.headers, body)
         except TooManyFailures:
             return too_many_wrong_tokens()
         except BadRequest as error:

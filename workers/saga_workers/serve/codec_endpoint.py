@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.middleware.cors import CORSMiddleware
@@ -16,17 +16,23 @@ from temporalio.api.common.v1 import Payload
 
 from saga_activities.input_checks import INPUT_CHECKS
 from saga_activities.value_cipher import UnknownKey
-from saga_workers.input_limits import MAX_CODEC_BYTES
+from saga_workers.input_limits import MAX_CODEC_BYTES, MAX_CODEC_PAYLOADS
 from saga_workers.runtime.http_server import json_response
 from saga_workers.serve.admission import Admission
 from saga_workers.serve.api_tokens import Caller
 from saga_workers.serve.error_responses import bad_request
 from saga_workers.serve.request_body import BadRequest, checked_in_time, read_body
 from saga_workers.temporal.payload_codec import EncryptingCodec
+from sagas.expressions.work_budget import charge
 from sagas.settings import Settings
 from sagas.text.json_values import parse_json
 
 _PREFIX = "/codec/"
+
+_STEPS_OF_PAYLOAD = 10
+"""Evaluation steps that take about as much time as reading or converting a payload."""
+
+_Value = TypeVar("_Value")
 
 CODEC_PATHS = (_PREFIX + "{operation}", _PREFIX + "{token}/{operation}")
 """Paths of the endpoint; ``operation`` is ``decode`` or ``encode``."""
@@ -68,7 +74,7 @@ class CodecEndpoint:
         convert = self._codec.decrypt if operation == "decode" else self._codec.encrypt
 
         def converted() -> list[dict[str, Any]]:
-            return [_written(convert(payload)) for payload in _payloads(body)]
+            return [_written(convert(payload)) for payload in map(_counted, _payloads(body))]
 
         try:
             return {"payloads": await INPUT_CHECKS.run(converted, caller=caller, size=len(body))}
@@ -77,6 +83,8 @@ class CodecEndpoint:
 
 
 def _payloads(body: bytes) -> list[Payload]:
+    if body.count(b"{") > 1 + 2 * MAX_CODEC_PAYLOADS:  # before so many objects are made: a payload has one or two
+        raise _too_many()
     try:
         value = parse_json(body)
     except ValueError as error:
@@ -84,7 +92,19 @@ def _payloads(body: bytes) -> list[Payload]:
     payloads = value.get("payloads") if isinstance(value, Mapping) else None
     if not isinstance(payloads, Sequence) or isinstance(payloads, str):
         raise BadRequest(400, 'the body must be an object, as in {"payloads": [{"metadata": {}, "data": ""}]}')
-    return [_payload(each) for each in payloads]
+    if len(payloads) > MAX_CODEC_PAYLOADS:
+        raise _too_many()
+    return [_payload(_counted(each)) for each in payloads]
+
+
+def _counted(value: _Value) -> _Value:
+    """Count a payload that is converted, so that others are checked meanwhile, and an abandoned conversion ends."""
+    charge(_STEPS_OF_PAYLOAD)
+    return value
+
+
+def _too_many() -> BadRequest:
+    return BadRequest(413, f"a request may have {MAX_CODEC_PAYLOADS:,} payloads; send several requests")
 
 
 def _payload(value: Any) -> Payload:
