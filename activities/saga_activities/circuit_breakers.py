@@ -22,17 +22,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.attempt_window import AttemptWindow
 from saga_activities.connection_health import has_answered, last_failure
 from saga_activities.guard.database_errors import message_of
+from saga_activities.http.request import names_another_host
 from saga_activities.ledger import circuit_breakers as rows
 from saga_activities.ledger.circuit_breakers import OpenBreaker
 from saga_activities.needed_connections import NeededConnections, makes_call, runs_spark
 from saga_activities.standing_pauses import hold_interval
 from sagas.definition.times import format_duration
-from sagas.errors import SagaError
+from sagas.errors import SagaError, UsageError
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.protocol.standing_pause import held_outcome
 from sagas.settings.circuit_breaker import MOST_ATTEMPTS, CircuitBreaker
-from sagas.settings.connections import Connection
+from sagas.settings.connections import Connection, HttpService
 from sagas.settings.masking import mask
 
 log = logging.getLogger("saga.circuit_breaker")
@@ -82,6 +83,7 @@ class CircuitBreakers:
             for name, connection in connections.items()
             if connection.circuit_breaker is not None
         }
+        self._services = {name: each for name, each in connections.items() if isinstance(each, HttpService)}
         self._databases = {name for name in self._settings if connections[name].kind == "sql"}
         self._windows = {
             name: AttemptWindow(breaker.window, breaker.minimum, MOST_ATTEMPTS)
@@ -119,7 +121,7 @@ class CircuitBreakers:
         if not self._settings or not makes_call(invocation, attempt):
             return FREE
         needs = self._needed.of(invocation)
-        broken = tuple(sorted(needs & self._settings.keys()))
+        broken = tuple(sorted(name for name in needs & self._settings.keys() if self._is_called(name, invocation)))
         if not broken:
             return FREE
         await self._read()
@@ -134,6 +136,17 @@ class CircuitBreakers:
                 return held_outcome(breaker.pause, attempt, self._interval(breaker))
             probes.append(breaker)
         return AdmittedAttempt(broken, tuple(probes), counts=len(needs) == 1 and not runs_spark(invocation))
+
+    def _is_called(self, name: str, invocation: Invocation) -> bool:
+        """False for a request to another host that the connection allows: an input may choose it, and its failures tell
+        nothing about the connection's own.
+        """
+        if invocation.action != "http" or name not in self._services or "url" not in invocation.arguments:
+            return True
+        try:
+            return not names_another_host(invocation.arguments, self._services[name].url)
+        except UsageError:  # the secret with the URL is missing, which fails the attempt
+            return True
 
     async def ended(self, attempt: AdmittedAttempt, outcome: Outcome) -> Outcome:
         """Learn from an attempt; returns its outcome, which is not charged if an open circuit breaker explains it."""

@@ -138,6 +138,15 @@ def same_origin(first: str, other: str) -> bool:
     return left == right
 
 
+def names_another_host(arguments: Mapping[str, Any], base: str) -> bool:
+    """True if the `url` in the arguments is not one of the host of ``base``, the connection's URL."""
+    url = arguments.get("url")
+    try:
+        return isinstance(url, str) and not same_origin(url, base)
+    except InvalidRequestError:
+        return True
+
+
 def redirect_target(url: str, location: str) -> str | None:
     """The target of a redirect from ``url`` within the same origin; None if it leads elsewhere or nowhere."""
     try:

@@ -155,6 +155,37 @@ async def test_a_deadline_counts_and_a_pause_by_an_operator_comes_first(
     assert (story["state"], row(story, "charge")["attempts"]) == ("COMPLETED", 1)
 
 
+ANYWHERE = """
+    saga: anywhere
+    input: {type: object, properties: {url: {type: string}}}
+    steps:
+      - id: get
+        uses: http
+        with: {connection: crm, url: "${{ input.url }}"}
+        effect: none
+        retry: {max_attempts: 10, initial_interval: 10ms, max_interval: 10ms}
+"""
+
+
+async def test_a_host_that_an_input_names_neither_opens_it_nor_is_held(
+    env: Environment, orders: AsyncEngine, crm: PaymentServer
+) -> None:
+    service = env.connections["crm"]
+    assert isinstance(service, HttpService)
+    env.connections["crm"] = service.model_copy(update={"allowed_hosts": ("127.0.0.1",)})
+    async with env.serving(PAY, ANYWHERE) as client:
+        failing = await begin(client, "anywhere", {"url": f"http://127.0.0.1:{free_port()}/"})
+        assert row(await finished(client, failing), "get")["attempts"] == 10
+        assert await read_breakers(orders) == []
+        assert (await finished(client, await begin(client, "pay")))["state"] == "COMPLETED"
+        await insert_breaker(orders, OpenBreaker("crm", datetime.now(UTC), "it failed", due_in=3600.0))
+        with PaymentServer() as other:
+            answering = await begin(client, "anywhere", {"url": f"{other.url}/echo"})
+            story = await finished(client, answering)
+        assert row(story, "get")["attempts"] == 1
+        assert await close_breaker_of(orders, "crm")
+
+
 async def is_held_by(client: Client, saga_id: str, kind: HoldKind) -> bool:
     view = await client.view(saga_id)
     return view.paused is not None and view.paused.kind == kind
