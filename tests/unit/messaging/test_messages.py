@@ -125,6 +125,21 @@ def test_a_failing_expression_rejects_the_event(trigger: KafkaTrigger, message: 
         _made(TriggerExpressions(trigger), _context({"n": 1}))
 
 
+@pytest.mark.parametrize("field", ["id", "input", "filter"])
+def test_no_reason_quotes_an_event_of_a_saga_with_sensitive_values(field: str) -> None:
+    """An expression may take apart what becomes such a value."""
+    part = "${{ int(trigger.value.card.split('-')[1]) > 1 }}"
+    schema = {"type": "object", "properties": {"card": {"type": "string", "x-sensitive": True}}}
+    fields: dict[str, Any] = {field: part}
+    trigger, context = KafkaTrigger("t", **fields), _context({"card": "4000-kanari"})
+    with pytest.raises(PoisonMessage, match="'kanari'"):
+        _made(TriggerExpressions(trigger, {}), context)
+    with pytest.raises(PoisonMessage) as refused:
+        _made(TriggerExpressions(trigger, schema), context)
+    assert f"`{field}` cannot be evaluated for this event: `{part}` fails" in str(refused.value)
+    assert "kanari" not in str(refused.value)
+
+
 def _made(values: TriggerExpressions, context: dict[str, Any]) -> list[Any]:
     return [values.matches(context), values.id(context), values.input(context)]
 

@@ -22,6 +22,7 @@ from saga_activities.ledger.records import Claim
 from saga_workers.bulk.acceptance import Acceptance, start_accepted
 from saga_workers.location.locator import Locator
 from saga_workers.start.existing_sagas import ExistingSagas
+from saga_workers.start.expression_failures import failure_reason
 from saga_workers.start.start_limits import MAX_BULK_INPUT
 from saga_workers.start.start_requests import BulkRow, StartRequest, StartResult
 from saga_workers.temporal.refusals import refusal_reason
@@ -119,7 +120,8 @@ class SagaStarter:
             if self._label_templates is not None:
                 labels = {key: value_text(value) for key, value in self._label_templates.render(context).items()}
         except ExpressionError as error:
-            raise UsageError(f"{what} of {name} cannot be evaluated for this input: {error.message}") from None
+            reason = failure_reason(error, self._definition.input)
+            raise UsageError(f"{what} of {name} cannot be evaluated for this input: {reason}") from None
         id = None if self._id_template is None else id_text(rendered)
         if self._id_template is not None and id is None:
             raise UsageError(f"for this input the id of {name} {id_problem(rendered)}; correct the input or its `id`")

@@ -18,6 +18,7 @@ from saga_workers.runtime.logs import fields
 from saga_workers.signals.signal_delivery import SagaNotFound, Signal, SignalDelivery
 from saga_workers.signals.signal_limit import SignalRefused
 from saga_workers.start.existing_sagas import AlreadyEnded
+from saga_workers.start.expression_failures import failure_reason
 from saga_workers.start.saga_starter import SagaStarter, id_problem, id_text
 from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartRequest
@@ -65,7 +66,9 @@ class SagaTrigger:
         self._metrics = metrics
         self._stop = stop
         self._triggers = [
-            _Trigger(trigger, TriggerExpressions(trigger)) for trigger in definition.triggers if trigger.topic == topic
+            _Trigger(trigger, TriggerExpressions(trigger, definition.input))
+            for trigger in definition.triggers
+            if trigger.topic == topic
         ]
         self._waits = WaitLog()
         self._signals = SignalDelivery(client.locator, client.project.settings.kafka.max_signals)
@@ -195,8 +198,9 @@ async def started_saga(client: Client, definition: Definition, records: Sequence
     """
     starter = await client.starter(definition.saga)
     variables = dict(client.project.settings.vars)
-    starts = [TriggerExpressions(trigger) for trigger in definition.triggers if trigger.signal is None]
-    topics = [trigger.topic for trigger in definition.triggers if trigger.signal is None]
+    triggers = [trigger for trigger in definition.triggers if trigger.signal is None]
+    starts = [TriggerExpressions(trigger, definition.input) for trigger in triggers]
+    topics = [trigger.topic for trigger in triggers]
     for record in records:
         for topic, values in zip(topics, starts, strict=True):
             if topic != record.topic:
@@ -273,9 +277,14 @@ _Render = Callable[[Mapping[str, Any]], Any]
 
 
 class TriggerExpressions:
-    """The compiled expressions of a trigger. Every method raises PoisonMessage if an expression fails on the event."""
+    """The compiled expressions of a trigger. Every method raises PoisonMessage if an expression fails on the event.
 
-    def __init__(self, trigger: KafkaTrigger) -> None:
+    ``schema``: that of the saga's input. With `x-sensitive` values in it no error quotes the event, since any part of
+    that may be on its way into such a value.
+    """
+
+    def __init__(self, trigger: KafkaTrigger, schema: Any = None) -> None:
+        self._schema = schema
         self._id = None if trigger.id is None else compile_value(trigger.id).render
         self._input = compile_value(trigger.input).render
         self._filter = None if trigger.filter is None else compile_value(trigger.filter).render
@@ -284,7 +293,7 @@ class TriggerExpressions:
         """Return whether the event passes the filter."""
         if self._filter is None:
             return True
-        value = _evaluate("filter", self._filter, context)
+        value = self._evaluate("filter", self._filter, context)
         if not isinstance(value, bool):
             raise PoisonMessage("`filter` is not a boolean for this event")
         return value
@@ -293,18 +302,18 @@ class TriggerExpressions:
         """The saga id; None if the trigger has no template for it."""
         if self._id is None:
             return None
-        value = _evaluate("id", self._id, context)
+        value = self._evaluate("id", self._id, context)
         id = id_text(value)
         if id is None:
             raise PoisonMessage(f"for this event `id` {id_problem(value)}")
         return id
 
     def input(self, context: Mapping[str, Any]) -> Any:
-        return _evaluate("input", self._input, context)
+        return self._evaluate("input", self._input, context)
 
-
-def _evaluate(field: str, render: _Render, context: Mapping[str, Any]) -> Any:
-    try:
-        return render(context)
-    except ExpressionError as error:
-        raise PoisonMessage(f"`{field}` cannot be evaluated for this event: {error.message}") from None
+    def _evaluate(self, field: str, render: _Render, context: Mapping[str, Any]) -> Any:
+        try:
+            return render(context)
+        except ExpressionError as error:
+            reason = failure_reason(error, self._schema)
+            raise PoisonMessage(f"`{field}` cannot be evaluated for this event: {reason}") from None

@@ -38,7 +38,7 @@ TREES = """
     saga: {saga}
     input:
       type: object
-      properties: {{tree: {{$ref: "#/$defs/tree"}}}}
+      properties: {{tree: {{$ref: "#/$defs/tree"}}, card: {{type: integer, x-sensitive: true}}}}
       $defs:
         tree:
           anyOf:
@@ -50,7 +50,7 @@ TREES = """
         topic: {topic}
         filter: "trigger.value.what.all(a, trigger.value.what.all(b, a + b >= 0))"
         id: "{saga}-${{{{ trigger.value.id }}}}"
-        input: {{tree: "${{{{ trigger.value.tree }}}}"}}
+        input: {{tree: "${{{{ trigger.value.tree }}}}", card: "${{{{ int(default(trigger.value.card, 1)) }}}}"}}
     steps:
       - {{id: say, uses: unbounded.say, with: {{}}, effect: none}}
 """
@@ -79,7 +79,7 @@ def reasons(kafka: Broker, topic: str, reader: str) -> list[str]:
 
 
 async def test_an_event_whose_check_is_too_long_is_a_dead_letter_of_its_trigger(
-    kafka: Broker, temporal: TemporalServer, tmp_path: Path
+    kafka: Broker, temporal: TemporalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, saga, settings = kafka.create_topic(partitions=1), fresh("trees"), kafka.settings()
     definitions = {saga: TREES.format(saga=saga, topic=topic)}
@@ -87,6 +87,7 @@ async def test_an_event_whose_check_is_too_long_is_a_dead_letter_of_its_trigger(
     hostile = [
         {"id": "deep", "what": [], "tree": tree(80)},
         {"id": "wide", "what": list(range(1_000)), "tree": "x"},
+        {"id": "secret", "what": [], "tree": "x", "card": "4000-kanari"},
     ]
     good = [{"id": "first", "what": [1], "tree": tree(2)}, {"id": "last", "what": [1], "tree": tree(11)}]
     async with running_worker(project) as client, triggering(project) as metrics:
@@ -97,9 +98,12 @@ async def test_an_event_whose_check_is_too_long_is_a_dead_letter_of_its_trigger(
         assert count(metrics, "saga_trigger_started_total") == len(good)
         assert count(metrics, "saga_dead_letters_total") == len(hostile) + len(OUT_OF_BOUNDS)
     told = reasons(kafka, topic, topic)
+    assert "kanari" not in str(told) + caplog.text
     for why in (
         "`filter` cannot be evaluated for this event: the expression needs more than 100,000 evaluation steps",
         f"the input of {saga} is not valid: input: the input is too large for the schema",
+        "`input` cannot be evaluated for this event: `${{ int(default(trigger.value.card, 1)) }}` fails; the reason "
+        "may quote an x-sensitive value, and is not shown",
         *OUT_OF_BOUNDS,
     ):
         assert sum(why in reason for reason in told) == 1, why
