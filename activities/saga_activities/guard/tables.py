@@ -247,6 +247,9 @@ request_table = sa.Table(
     # What a reply must have: the topic it comes in, and the secret of the command. Null: no command was sent.
     sa.Column("reply_topic", short_text(255)),
     sa.Column("reply_token", short_text(64)),
+    # As in saga_guard: in the rows of the first commands of a saga, until a guard has it.
+    sa.Column("origin", long_text()),
+    sa.Index("saga_request_saga", "saga_id"),
     **TABLE_OPTIONS,
 )
 

@@ -8,6 +8,7 @@ state of the row               what the attempt does
 new                            writes the command and registers itself as the waiter, in one transaction
 no reply yet                   registers itself as the waiter; the command is already in the outbox
 a reply                        returns it as the outcome
+a command whose undo was sent  late: a run of the saga that was deleted has undone it, or is undoing it
 sealed                         late: the saga rolled back before the command was written, and it never will be
 a refused undo or confirm,     an operator has chosen to retry: clears the refusal and writes the command again
 in a new call
@@ -90,6 +91,8 @@ class KafkaRequestAction:
 
         async def request(sql: SqlSession) -> Any:
             row = await lock_request(sql, _row_values(invocation, attempt, reply_topic))
+            if invocation.op == "do" and not row.is_new and await _is_undo_sent(sql, invocation.key):
+                return _UNDONE
             is_repeated = invocation.op != "do" and row.is_refused and _is_new_call(row, invocation)
             if row.outcome is not None and not is_repeated:
                 return _recorded_outcome(row, attempt)
@@ -133,6 +136,14 @@ class KafkaRequestAction:
         return await guard.run_probe(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)
 
 
+async def _is_undo_sent(sql: SqlSession, forward_key: str) -> bool:
+    """True if there is an undo of the command that the participant has not refused."""
+    columns = request_table.c
+    keys = [f"{forward_key}/undo", *(f"{forward_key}/undo.{number}" for number in range(1, _MOST_ALTERNATES))]
+    accepted = sa.or_(columns.outcome.is_(None), columns.outcome == DONE)
+    return bool(await sql.all(sa.select(columns.step_key).where(columns.step_key.in_(keys), accepted)))
+
+
 def _recorded_outcome(row: RequestRow, attempt: AttemptContext) -> Outcome:
     if row.outcome == SEALED:
         failure = Failure("AlreadyCompensated", "the saga was rolled back before this command was written")
@@ -156,6 +167,7 @@ def _row_values(invocation: Invocation, attempt: AttemptContext, reply_topic: st
         "created_at": attempt.scheduled_at,
         "reply_topic": reply_topic,
         "reply_token": None if reply_topic is None else new_token(),
+        "origin": invocation.origin,
     }
 
 
@@ -213,6 +225,11 @@ SEALED = "sealed"
 """The outcome of a command that was never written and never will be."""
 
 _TOKEN_BYTES = 24
+_MOST_ALTERNATES = 10
+"""Alternates of one compensation, of which each has a key of its own."""
+
+_LATE = Failure("AlreadyCompensated", "the command was undone before this attempt")
+_UNDONE = Outcome("late", failure=_LATE, retryable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +286,9 @@ class RequestRow:
 
 async def lock_request(sql: SqlSession, row: dict[str, Any]) -> RequestRow:
     """The row of ``row["step_key"]``, inserted if missing, and locked until the transaction ends."""
-    await sql.execute(_insert_statement(sql.dialect), {"outcome": None, **row})
+    values = {"outcome": None, "origin": None, **row}
+    values["origin"] = sql.stored_values.encrypt_origin(request_place(row["step_key"], "origin"), values["origin"])
+    await sql.execute(_insert_statement(sql.dialect), values)
     return _to_request_row(await sql.one(_select_row(row["step_key"]).with_for_update()), sql.stored_values)
 
 
@@ -352,8 +371,8 @@ def _insert_statement(dialect: str) -> str:
     mysql = dialect in ("mysql", "mariadb")
     return f"""
     INSERT INTO saga_request
-        (step_key, saga_id, step, generation, op, outcome, created_at, reply_topic, reply_token)
-    VALUES (:step_key, :saga_id, :step, :generation, :op, :outcome, :created_at, :reply_topic, :reply_token)
+        (step_key, saga_id, step, generation, op, outcome, created_at, reply_topic, reply_token, origin)
+    VALUES (:step_key, :saga_id, :step, :generation, :op, :outcome, :created_at, :reply_topic, :reply_token, :origin)
     ON {"DUPLICATE KEY UPDATE step_key = saga_request.step_key" if mysql else "CONFLICT DO NOTHING"}
     """
 

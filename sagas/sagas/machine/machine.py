@@ -52,7 +52,7 @@ from sagas.machine.internal_events import (
     StartAttempt,
 )
 from sagas.machine.locking import locks, operator_pause
-from sagas.machine.origin import effect_recorded, origin_of
+from sagas.machine.origin import command_recorded, effect_recorded, origin_of
 from sagas.machine.remaining_calls import RemainingCall, remaining_calls
 from sagas.machine.snapshot import dump_compact, dump_run, load_run
 from sagas.machine.state import Entry, InternalEvent, SagaRun
@@ -174,6 +174,11 @@ class Machine:
     def effect_recorded(self) -> bool:
         """A guard has recorded an effect of the saga."""
         return effect_recorded(self._run)
+
+    @property
+    def command_recorded(self) -> bool:
+        """A command of the saga has been answered, so the row of one has been written."""
+        return command_recorded(self._run)
 
     def origin(self) -> Origin:
         """The start of the saga: its input and what else the guard keeps of it."""

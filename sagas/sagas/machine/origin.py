@@ -1,12 +1,15 @@
-"""The origin of a saga, which is what it was started with, as the guard stores it with the first effects."""
+"""The origin of a saga, which is what it was started with, as guards store it with the first effects, and the rows of
+commands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sagas.builtins.messaging import REQUEST
 from sagas.definition.analysis.step_graph import ExecutionPlan
-from sagas.definition.model import Definition
+from sagas.definition.model import Definition, Operation
 from sagas.machine.state import SagaRun
 from sagas.protocol.origin import Origin
 from sagas.protocol.payloads import input_digest
@@ -14,8 +17,17 @@ from sagas.protocol.payloads import input_digest
 
 def effect_recorded(run: SagaRun) -> bool:
     """Return whether a guard has recorded an effect of the saga."""
+    return any(operation.guarded for operation in _done(run))
+
+
+def command_recorded(run: SagaRun) -> bool:
+    """Return whether a command of the saga is done."""
+    return any(operation.uses == REQUEST for operation in _done(run))
+
+
+def _done(run: SagaRun) -> Iterator[Operation]:
     entries = (entry for record in run.steps.values() for entry in record.entries)
-    return any(entry.outcome == "done" and run.step(entry).do.guarded for entry in entries)
+    return (run.step(entry).do for entry in entries if entry.outcome == "done")
 
 
 def origin_of(run: SagaRun) -> Origin:

@@ -1,11 +1,16 @@
-"""Sends the origin of a saga with its first guarded effects, until a guard has stored it."""
+"""Sends the origin of a saga with its first guarded effects, until a guard has stored it, and with its first commands.
+
+The row of a command has it as well, because a saga may have no effect in a guard.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sagas.actions.envelope import ENVELOPE
+from sagas.builtins.messaging import REQUEST
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call
 from sagas.protocol.origin import MAX_ORIGIN, encode_origin
@@ -13,37 +18,56 @@ from sagas.protocol.payloads import RECORD_RESULT
 
 
 class OriginSender:
-    """The origin of one run. Later effects need none: the guard has it already.
-
-    Several first effects that run at the same time carry it, because any of them may be the only one that succeeds; as
-    many as ``MAX_ORIGIN`` bytes allow.
-    """
+    """The origin of one run. Later effects need none: the guard has it already."""
 
     def __init__(self) -> None:
         self._machine: Machine | None = None
         self._text = ""
-        self._in_flight: set[str] = set()
+        self._guarded, self._commands = _Carriers(), _Carriers()
 
     def begin(self, machine: Machine) -> None:
         """The saga has started, or goes on in this run."""
-        self._machine = None if machine.effect_recorded else machine
+        self._machine = machine
+        self._guarded.are_needed = not machine.effect_recorded
+        self._commands.are_needed = self._guarded.are_needed and not machine.command_recorded
 
     def attach(self, call: Call, argument: Mapping[str, Any]) -> None:
-        """Add the origin to the argument of the call, if it is one of the first effects."""
-        if self._machine is None or call.op != "do" or call.guard is None or not call.local:
+        """Add the origin to the argument of the call, if it is one of the first effects or commands."""
+        if self._machine is None or call.op != "do" or not call.local or call.action == RECORD_RESULT:
             return
-        if call.action == RECORD_RESULT:
+        if call.action != REQUEST and call.guard is None:
             return
-        if not self._text:
+        carriers = self._commands if call.action == REQUEST else self._guarded
+        if carriers.are_needed and not self._text:
             self._text = encode_origin(self._machine.origin())
-        if self._in_flight and len(self._text) * (len(self._in_flight) + 1) > MAX_ORIGIN:
-            return
-        self._in_flight.add(call.id)
-        argument[ENVELOPE]["origin"] = self._text
+        if carriers.take(call.id, len(self._text)):
+            argument[ENVELOPE]["origin"] = self._text
 
     def ended(self, id: str, *, done: bool) -> None:
         """A call has ended."""
-        if id in self._in_flight:
-            self._in_flight.discard(id)
-            if done:
-                self._machine = None
+        self._guarded.ended(id, done=done)
+        self._commands.ended(id, done=done)
+        self._commands.are_needed &= self._guarded.are_needed
+
+
+@dataclass(slots=True)
+class _Carriers:
+    """The calls that carry the origin to one kind of row.
+
+    Several first ones that run at the same time carry it, because any of them may be the only one that succeeds; as
+    many as ``MAX_ORIGIN`` bytes allow.
+    """
+
+    are_needed: bool = True
+    in_flight: set[str] = field(default_factory=set[str])
+
+    def take(self, id: str, size: int) -> bool:
+        if not self.are_needed or (self.in_flight and size * (len(self.in_flight) + 1) > MAX_ORIGIN):
+            return False
+        self.in_flight.add(id)
+        return True
+
+    def ended(self, id: str, *, done: bool) -> None:
+        if id in self.in_flight:
+            self.in_flight.discard(id)
+            self.are_needed &= not done

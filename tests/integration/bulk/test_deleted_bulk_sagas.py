@@ -7,7 +7,7 @@ import contextlib
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from saga_workers.location.traces import guarded_effects
+from saga_workers.location.traces import recorded_effects
 from saga_workers.start.start_requests import BulkRow
 from saga_workers.stuck.continuation import continue_saga
 from saga_workers.stuck.resumption import start_again
@@ -94,7 +94,7 @@ async def test_the_origin_is_stored_once_and_is_that_of_a_saga_on_its_own(bank: 
     await run.result()
     origins = []
     for input in inputs:
-        effects = await guarded_effects(bank.project.settings, input["id"])
+        effects = await recorded_effects(bank.project.settings, input["id"])
         (origin,) = [effect.origin for effect in effects if effect.origin is not None]
         assert origin.input == {**input, "text": "ok"}
         origins.append((origin.saga, origin.digest, origin.generation, origin.variables, origin.parent))

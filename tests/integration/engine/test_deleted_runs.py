@@ -19,7 +19,7 @@ from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_spark.reconcile.findings import Finding
 from saga_workers.client import Client
 from saga_workers.doctor.saga_checks import check_sagas
-from saga_workers.location.traces import guarded_effects, open_effects
+from saga_workers.location.traces import open_effects, recorded_effects
 from saga_workers.reconcile.open_saga_findings import find_lost_runs, with_one_remedy
 from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.reconcile.repair import repair_findings
@@ -253,7 +253,7 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []
         assert [call.value for call in env.asked if call.what == "undo first"] == [1]
-        assert open_effects(await guarded_effects(client.project.settings, id)) == ""
+        assert open_effects(await recorded_effects(client.project.settings, id)) == ""
 
 
 async def test_a_run_with_another_start_leads_back_to_the_first_one(env: Environment) -> None:
@@ -422,7 +422,7 @@ async def test_a_command_of_others_is_no_saga_of_this_project(env: Environment, 
         suspects = await GuardScan(client.project.settings).find_suspects(client.locator, MAX_SCANNED)
         assert saga_id in suspects
         assert key not in suspects
-        assert await guarded_effects(client.project.settings, key) == []
+        assert await recorded_effects(client.project.settings, key) == []
     async with bank.connect() as connection:
         await connection.execute(
             text("delete from saga_guard where saga_id in (:key, :id)"), {"key": key, "id": saga_id}

@@ -135,16 +135,16 @@ PAID = """
 async def test_a_pivot_that_ends_after_a_reset_is_found_whatever_the_generations_of_other_steps(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guarded_effects = before_reset.guarded_effects
+    recorded_effects = before_reset.recorded_effects
 
     async def is_paid() -> bool:
         return "pay" in await env.effects()
 
     async def effects_once_paid(*args: Any) -> Any:
         await until(is_paid)
-        return await guarded_effects(*args)
+        return await recorded_effects(*args)
 
-    monkeypatch.setattr(before_reset, "guarded_effects", effects_once_paid)
+    monkeypatch.setattr(before_reset, "recorded_effects", effects_once_paid)
     env.plan["do c"] = [Rejected("full"), {"value": "free"}]
     async with env.serving(PAID) as client:
         saga = await begin(client, "paid")

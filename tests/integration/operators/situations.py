@@ -155,7 +155,8 @@ async def delete_run(stack: Stack, id: str) -> None:
 
 def make_older(stack: Stack, id: str) -> None:
     """Younger rows than a minute are those of a saga that has just been started."""
-    stack.sql("update saga_guard set created_at = created_at - 120 where saga_id = %s", id)
+    for table in ("saga_guard", "saga_request"):
+        stack.sql(f"update {table} set created_at = created_at - 120 where saga_id = %s", id)
 
 
 async def deleted_with_lock(stack: Stack) -> str:
@@ -166,6 +167,20 @@ async def deleted_with_lock(stack: Stack) -> str:
 
 async def deleted(stack: Stack) -> str:
     id = await waiting(stack)
+    await delete_run(stack, id)
+    return id
+
+
+async def command_of_deleted(stack: Stack) -> str:
+    """The participant has replied that the command is done."""
+    id = await stack.start("commanding")
+    reply = "update saga_request set outcome = 'done', data = 'null' where saga_id = %s and token is not null returning 1"
+
+    async def has_reply() -> bool:
+        return stack.sql(reply, id) != []
+
+    await until(has_reply)
+    await stack.waits(id)
     await delete_run(stack, id)
     return id
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tests.integration.operators.situations import (
     bulk_closed,
+    command_of_deleted,
     deleted,
     deleted_with_lock,
     exhausted,
@@ -210,6 +211,15 @@ STATES = (
         "run_missing",
         metric="saga_open_effects",
         alert=alert("SagaEffectsOpen", saga="waiting", why="deleted"),
+    ),
+    State(
+        "a run was deleted, and its saga has only sent a command",
+        command_of_deleted,
+        "open effects: ask by kafka.request: start it again",
+        "sagas",
+        "run_missing",
+        metric="saga_open_effects",
+        alert=alert("SagaEffectsOpen", saga="commanding", why="deleted"),
     ),
     State(
         "the newest run was deleted, and an earlier one of the same saga is there",

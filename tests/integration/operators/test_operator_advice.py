@@ -62,6 +62,7 @@ ENDED_BY_ADVICE = {
     "a bulk workflow was closed": "COMPENSATED",
     "a run was deleted, and its saga holds locks, events or transactions": "RUNNING",
     "a run was deleted, and its saga has open effects alone": "RUNNING",
+    "a run was deleted, and its saga has only sent a command": "RUNNING",
     "the newest run was deleted, and an earlier one of the same saga is there": "RUNNING",
     "the run of a second generation was deleted": "RUNNING",
     "a run was replaced by another saga, which has ended": "RUNNING",

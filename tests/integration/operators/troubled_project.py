@@ -76,6 +76,16 @@ DEFINITIONS: Mapping[str, str] = {
     "given-up": f"steps: [{BOOKED}, {{id: ask, uses: refuse, compensate: unbook}}]",
     "pivot-passed": "steps: [{id: take, uses: book, pivot: true}, {id: ask, uses: refuse, on_failure: park}]",
     "late": f"warn_after: 1s\nsteps: [{BOOKED}, {WAITS}]",
+    "commanding": f"""
+        steps:
+          - id: ask
+            uses: kafka.request
+            with: {{topic: commands, value: 1}}
+            timeout: 2s
+            retry: {{initial_interval: 20ms, max_attempts: 1000}}
+            compensate: kafka.request
+          - {WAITS}
+    """,
     "failing": f"steps: [{BOOKED}, {{id: fly, uses: fail, effect: none, {AGAIN}}}]",
     "refused-by-ledger": f"steps: [{BOOKED}]",
     "elsewhere": f"steps: [{BOOKED}, {{id: fly, uses: other, effect: none, task_queue: nobody-polls}}]",

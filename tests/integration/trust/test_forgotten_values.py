@@ -93,7 +93,7 @@ async def test_values_are_replaced_and_the_run_is_deleted(
                 "shop: results in saga_guard": "replaced",
                 "shop: inputs and hashes in saga_guard": "deleted",
                 "shop: images in saga_image": "deleted",
-                "shop: replies in saga_request": "nothing",
+                "shop: replies and inputs in saga_request": "nothing",
                 "shop: events in saga_outbox": "nothing",
                 "the ledger": "deleted",
                 "histories and memos": "stays",

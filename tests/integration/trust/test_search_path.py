@@ -17,7 +17,7 @@ from saga_activities.ledger.rows import list_runs
 from saga_activities.ledger.schema import create_ledger
 from saga_activities.locks import tables as lock_tables
 from saga_workers.doctor.schema_rights import check_schema_rights
-from saga_workers.location.traces import guarded_effects, read_holdings
+from saga_workers.location.traces import read_holdings, recorded_effects
 from saga_workers.reconcile.prepared_transactions import find_committed_outside, find_unowned
 from saga_workers.relay.outbox_table import read_lag
 from saga_workers.runtime.databases import open_command_engine
@@ -95,7 +95,7 @@ async def test_no_operator_or_function_of_another_schema_is_called(
         for fails in (False, True):
             run = await client.start("booking", {"fails": fails}, id=f"booking-{uuid.uuid4()}")
             states.append((await finished(client, run.id))["state"])
-            await guarded_effects(project.settings, run.id)
+            await recorded_effects(project.settings, run.id)
         assert states == ["COMPLETED", "COMPENSATED"]
         await find_unowned(client.locator, project.settings, None, {})
         await find_committed_outside(client.locator, project.settings, None)

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from saga_workers.client import Client
-from saga_workers.location.traces import guarded_effects
+from saga_workers.location.traces import recorded_effects
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
@@ -159,11 +159,11 @@ async def test_no_store_has_a_sensitive_value_in_clear(
     assert leaks == set()
     in_clear = {name for name, data in stores.items() if NOTE.encode() in data}
     assert {name for name in in_clear if not name.startswith("saga_run")} == set()  # which has the view of the saga
-    [effect] = await guarded_effects(project.settings, runs["plain"])
+    [effect] = await recorded_effects(project.settings, runs["plain"])
     assert effect.origin is not None
     assert effect.origin.input == {"note": NOTE}
     (tmp_path / "codec.key").write_text(new_key(), encoding="utf-8")
-    [effect] = await guarded_effects(load_settings(config=str(tmp_path / "saga.toml")), runs["plain"])
+    [effect] = await recorded_effects(load_settings(config=str(tmp_path / "saga.toml")), runs["plain"])
     assert effect.origin is not None
     assert (effect.origin.saga, effect.origin.input) == ("plain", None)
     assert "which [codec] key does not have" in (effect.origin.unreadable or "")

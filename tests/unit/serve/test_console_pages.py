@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 
 from saga_workers.batch.batch_view import BatchEntry, BatchView, FailureGroup
-from saga_workers.location.traces import GuardedEffect
+from saga_workers.location.traces import RecordedEffect
 from saga_workers.relay.saga_events import OutboxEvent
 from saga_workers.serve.api_tokens import Caller, TokenBucket
 from saga_workers.serve.console import board as board_page
@@ -100,8 +100,8 @@ def test_batches_show_how_far_they_are() -> None:
 
 def test_the_databases_of_a_saga_show_effects_and_events() -> None:
     effects = [
-        GuardedEffect("shop", "pay", 2, True, False, None, 1.0, confirmed=True),
-        GuardedEffect("shop", "book", 1, False, True, None, 1.0),
+        RecordedEffect("shop", "pay", 2, True, False, None, 1.0, confirmed=True),
+        RecordedEffect("shop", "book", 1, False, True, None, 1.0),
     ]
     events = [OutboxEvent("shop", "0190", "orders", "pay", status, 1.0, SCRIPT) for status in ("HELD", "REFUSED")]
     view = SagaView(id="order-1", saga="order", state="RUNNING")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import guarded_effects, open_origin
+from saga_workers.location.traces import open_origin, recorded_effects
 from saga_workers.stuck.guard_scan import GuardScan
 from saga_workers.stuck.open_sagas import find_left_members, find_lost
 from saga_workers.stuck.verdict import verdict_of
@@ -75,7 +75,7 @@ async def deleted_sagas(locator: Locator, project: Project) -> AsyncIterator[Del
 
 async def _deleted_saga(project: Project, saga_id: str) -> DeletedSaga | None:
     """The saga, with what keeps this build from starting it; None if no row tells what it was started with."""
-    effects = await guarded_effects(project.settings, saga_id)
+    effects = await recorded_effects(project.settings, saga_id)
     origin = open_origin(effects) or next((effect.origin for effect in effects if effect.origin is not None), None)
     if origin is None:
         return None

@@ -41,6 +41,7 @@ _COLUMNS: tuple[tuple[sa.Column[Any], str | bytes], ...] = (
     (guard_table.c.origin, f'{{"{ENCRYPTED_VALUES}":"{ENCRYPTED_TEXT}'),
     (row_lock_table.c.row_key, ENCRYPTED_TEXT),
     (request_table.c.data, ENCRYPTED_TEXT),
+    (request_table.c.origin, f'{{"{ENCRYPTED_VALUES}":"{ENCRYPTED_TEXT}'),
     (image_table.c.row_key, ENCRYPTED_TEXT),
     (outbox_table.c.value, ENCRYPTED_TEXT),
     (run_table.c.machine, ENCRYPTED_BYTES),

@@ -1,8 +1,9 @@
 """Decides whether a saga is past its commit point, so that nothing of it may be undone, by what its runs have left.
 
-The guards tell of decisive effects and of confirms, the states of earlier runs of their phase, and the ledger of the
-phase in which the saga was last parked. Only a state proves the opposite: the confirm of a call outside of a guard
-leaves no trace, and a saga that was never parked has no row. So the answer may be that nobody knows.
+The guards and the replies to commands tell of decisive effects and of confirms, the states of earlier runs of their
+phase, and the ledger of the phase in which the saga was last parked. Only a state proves the opposite: the confirm of a
+call outside of a guard leaves no trace, and a saga that was never parked has no row. So the answer may be that nobody
+knows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.location.traces import GuardedEffect, without_others
+from saga_workers.location.traces import RecordedEffect, without_others
 from sagas.definition.analysis.commit_evidence import CommitEvidence
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.protocol.saga_view import SagaView
@@ -35,7 +36,7 @@ class CommitTraces:
     generation: int
     input_digest: str | None
     evidence: CommitEvidence
-    effects: Sequence[GuardedEffect]
+    effects: Sequence[RecordedEffect]
     done: Collection[str] = ()
     is_committed: bool = False
     is_undone: bool = False
@@ -46,7 +47,8 @@ class CommitTraces:
 async def find_commit_point(ledger: RunLedger, traces: CommitTraces) -> CommitPoint:
     """On which side of its commit point the saga is. Raises LedgerUnavailable."""
     own = _own_effects(traces)
-    done = {_step(entry) for entry in (*traces.done, *(effect.entry for effect in own if effect.open))}
+    in_place = [effect.entry for effect in own if effect.open and effect.command != "sent"]
+    done = {_step(entry) for entry in (*traces.done, *in_place)}
     if done.intersection(traces.evidence.decisive):
         return "past"
     if traces.is_undone:
@@ -65,7 +67,7 @@ async def find_commit_point(ledger: RunLedger, traces: CommitTraces) -> CommitPo
     return "unknown" if traces.told is None else "past" if traces.told else "before"
 
 
-def _own_effects(traces: CommitTraces) -> list[GuardedEffect]:
+def _own_effects(traces: CommitTraces) -> list[RecordedEffect]:
     effects = without_others(traces.effects, traces.saga, traces.input_digest)
     steps = traces.evidence.steps
     return [effect for effect in effects if effect.generation >= traces.generation and _step(effect.entry) in steps]

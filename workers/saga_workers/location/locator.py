@@ -124,10 +124,10 @@ class Locator:
         """
         if self.settings is None or not fits_guard_key(saga_id):
             return "", None
-        from saga_workers.location.traces import guarded_effects, open_effects, open_origin
+        from saga_workers.location.traces import open_effects, open_origin, recorded_effects
 
         try:
-            effects = await guarded_effects(self.settings, saga_id)
+            effects = await recorded_effects(self.settings, saga_id)
         except SagaError:
             return "", None  # the id stays unknown, and `saga doctor` reports the database
         origin = open_origin(effects)

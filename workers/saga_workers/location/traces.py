@@ -1,4 +1,4 @@
-"""The traces of a saga in the databases of a project: its rows in the guards, and what it holds there.
+"""The traces of a saga in the databases of a project: its rows in the guards, its commands, and what it holds there.
 
 These outlive its run in Temporal, which may have been deleted.
 """
@@ -9,26 +9,28 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.entry_key import PARTICIPANT_PREFIX, fits_guard_key
 from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.result_codec import MARKER_KEY, decode_marker
 from saga_activities.guard.rules import CONFIRMED, ELSEWHERE
 from saga_activities.guard.stored_values import StoredValues, stored_values_of
-from saga_activities.guard.tables import guard_table, row_lock_table
+from saga_activities.guard.tables import guard_table, request_table, row_lock_table
 from saga_activities.guard.two_phase.prepared import list_prepared
 from saga_activities.guard.unreadable_rows import ChangedRow, UnreadableRow
 from saga_activities.locks.tables import lock_table
+from saga_activities.messaging.kafka_request import DONE
 from saga_activities.messaging.outbox import HELD
 from saga_activities.table_names import table_names
-from saga_activities.value_places import ValuePlace, origin_place
+from saga_activities.value_places import ValuePlace, origin_place, request_place
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
+from sagas.builtins.messaging import REQUEST
 from sagas.errors import SagaError
 from sagas.protocol.origin import Origin, decode_origin
 from sagas.protocol.payloads import NOTIFICATION_PREFIX, entry_id
@@ -45,14 +47,25 @@ _EFFECT_ROWS = sa.select(
     # Results of steps may be large, and tell nothing here.
     sa.case((guard_table.c.op == "undo", guard_table.c.result)).label("result"),
 )
+_COMMAND_ROWS = sa.select(
+    *(
+        request_table.c[name]
+        for name in ("step_key", "saga_id", "step", "generation", "op", "outcome", "origin", "created_at")
+    )
+)
+
+Command = Literal["sent", "done"]
+"""``sent``: no reply has been recorded, so its effect may be there. ``done``: its participant says that it is there."""
 
 
 @dataclass(frozen=True, slots=True)
-class GuardedEffect:
-    """An entry of a saga in the guard of a connection. ``open``: its effect is there, and is not undone. ``confirmed``:
-    so is its confirm, which no saga makes before its commit point.
+class RecordedEffect:
+    """An entry of a saga in the guard of a connection, or its ``command`` to a Kafka participant. ``open``: its effect
+    is there, or may be there, and is not undone. ``confirmed``: so is its confirm, which no saga makes before its
+    commit point.
 
     ``undo_elsewhere``: its undo is decided, but no guard tells whether the action in another database or service ran.
+    ``is_undoing``: the command that undoes it was sent, and no reply to that has been recorded.
     """
 
     connection: str
@@ -63,33 +76,56 @@ class GuardedEffect:
     origin: Origin | None
     created_at: float
     confirmed: bool = False
+    command: Command | None = None
+    is_undoing: bool = False
+
+    @property
+    def place(self) -> str:
+        return f"{self.entry} on {self.connection}" if self.command is None else f"{self.entry} by {REQUEST}"
 
 
-async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffect]:
-    """The effects of a saga in the guards of all connections, the oldest first. Raises SagaError."""
+async def recorded_effects(settings: Settings, saga_id: str) -> list[RecordedEffect]:
+    """The effects of a saga of which the guards of all connections and its commands tell, the oldest first. Raises
+    SagaError.
+    """
     return (await effects_of_sagas(settings, [saga_id]))[saga_id]
 
 
-async def effects_of_sagas(settings: Settings, saga_ids: Sequence[str]) -> dict[str, list[GuardedEffect]]:
-    """The :func:`guarded_effects` of each saga."""
+async def effects_of_sagas(settings: Settings, saga_ids: Sequence[str]) -> dict[str, list[RecordedEffect]]:
+    """The :func:`recorded_effects` of each saga."""
     rows: dict[str, list[tuple[str, Any]]] = {id: [] for id in saga_ids}
+    commands: dict[str, list[tuple[str, Any]]] = {id: [] for id in saga_ids}
     values: dict[str, StoredValues] = {}
     asked = [id for id in rows if fits_guard_key(id)]
     for connection in settings.sql_connections() if asked else ():
         async with reading_tables(connection, "the guard") as (engine, tables):
-            if guard_table.name not in tables:
-                continue
             values[connection.name] = stored_values_of(connection)
             async with engine.connect() as database:
-                for at in range(0, len(asked), _SAGAS_AT_ONCE):
-                    query = _EFFECT_ROWS.where(guard_table.c.saga_id.in_(asked[at : at + _SAGAS_AT_ONCE]))
-                    for row in await database.execute(query):
-                        if row.saga_id in rows:  # a collation may find others
-                            rows[row.saga_id].append((connection.name, row))
-    return {id: _effects_in(its, values) for id, its in rows.items()}
+                if guard_table.name in tables:
+                    await _read_rows(database, connection.name, _EFFECT_ROWS, guard_table, asked, rows)
+                if connection.name == settings.kafka.outbox and request_table.name in tables:
+                    await _read_rows(database, connection.name, _COMMAND_ROWS, request_table, asked, commands)
+    effects = {id: [*_effects_in(rows[id], values), *_commands_in(commands[id], rows[id], values)] for id in rows}
+    return {id: sorted(its, key=lambda effect: effect.created_at) for id, its in effects.items()}
 
 
-def _effects_in(rows: Sequence[tuple[str, Any]], values: Mapping[str, StoredValues]) -> list[GuardedEffect]:
+async def _read_rows(
+    database: AsyncConnection,
+    connection: str,
+    query: sa.Select[Any],
+    table: sa.Table,
+    saga_ids: Sequence[str],
+    rows: Mapping[str, list[tuple[str, Any]]],
+) -> None:
+    """Add the rows of these sagas to ``rows``, each with the name of its connection."""
+    for at in range(0, len(saga_ids), _SAGAS_AT_ONCE):
+        of_sagas = table.c.saga_id.in_(saga_ids[at : at + _SAGAS_AT_ONCE])
+        for row in await database.execute(query.where(of_sagas)):
+            if row.saga_id in rows:  # a collation may find others
+                rows[row.saga_id].append((connection, row))
+
+
+def _effects_in(rows: Sequence[tuple[str, Any]], values: Mapping[str, StoredValues]) -> list[RecordedEffect]:
     undos = {(row.step, row.generation): row.result for _, row in rows if row.op == "undo"}
     own_undos = {(row.step, row.generation) for _, row in rows if row.op == "own_undo"}
     confirms = {(row.step, row.generation) for _, row in rows if row.op == "confirm" and row.reason == "confirm"}
@@ -100,16 +136,48 @@ def _effects_in(rows: Sequence[tuple[str, Any]], values: Mapping[str, StoredValu
             marker = _marker_of(name, undos.get(key))
             elsewhere = marker.get(MARKER_KEY) in (ELSEWHERE, CONFIRMED) and key not in own_undos
             is_open = row.reason == "do" and key not in undos
-            origin = (
-                None if row.origin is None else _origin(name, values[name], origin_place(row.saga_id, *key), row.origin)
-            )
+            origin = _origin(name, values[name], origin_place(row.saga_id, *key), row.origin)
             is_confirmed = is_open and key in confirms
-            effects.append(GuardedEffect(name, *key, is_open, elsewhere, origin, row.created_at, is_confirmed))
-    return sorted(effects, key=lambda effect: effect.created_at)
+            effects.append(RecordedEffect(name, *key, is_open, elsewhere, origin, row.created_at, is_confirmed))
+    return effects
 
 
-def _origin(connection: str, values: StoredValues, place: ValuePlace, text: str) -> Origin:
-    """The origin in a row. Without the key of its values everything else is known. Raises SagaError."""
+def _commands_in(
+    commands: Sequence[tuple[str, Any]], guarded: Sequence[tuple[str, Any]], values: Mapping[str, StoredValues]
+) -> list[RecordedEffect]:
+    """The commands of a saga that may have had an effect. ``guarded``: its rows in the guards, where the undo of a
+    command may have been made.
+    """
+    undone = {(row.step, row.generation) for _, row in guarded if row.op == "own_undo"}
+    replies: dict[tuple[str, str, int], set[str | None]] = {}
+    for _, row in commands:
+        replies.setdefault((row.op, row.step, row.generation), set()).add(row.outcome)
+    effects = []
+    for name, row in commands:
+        if row.op == "do" and row.outcome in (None, DONE):
+            key = (row.step, row.generation)
+            undos, confirms = replies.get(("undo", *key), set()), replies.get(("confirm", *key), set())
+            is_open = DONE not in undos and key not in undone
+            effects.append(
+                RecordedEffect(
+                    name,
+                    *key,
+                    is_open,
+                    undo_elsewhere=False,
+                    origin=_origin(name, values[name], request_place(row.step_key, "origin"), row.origin),
+                    created_at=row.created_at,
+                    confirmed=is_open and DONE in confirms,
+                    command="sent" if row.outcome is None else "done",
+                    is_undoing=is_open and None in undos,
+                )
+            )
+    return effects
+
+
+def _origin(connection: str, values: StoredValues, place: ValuePlace, text: str | None) -> Origin | None:
+    """The origin in a row that has one. Without the key of its values everything else is known. Raises SagaError."""
+    if text is None:
+        return None
     unreadable = None
     try:
         text = values.decrypt_origin(place, text)
@@ -118,7 +186,7 @@ def _origin(connection: str, values: StoredValues, place: ValuePlace, text: str)
     try:
         return replace(decode_origin(text), unreadable=unreadable)
     except ValueError:
-        raise SagaError(f"the guard of the connection {connection} cannot be read: {ChangedRow()}") from None
+        raise SagaError(f"the {place[0]} of the connection {connection} cannot be read: {ChangedRow()}") from None
 
 
 def _marker_of(connection: str, result: str | None) -> Mapping[str, Any]:
@@ -177,12 +245,12 @@ async def reading_tables(connection: SqlConnection, what: str) -> AsyncIterator[
         await engine.dispose()
 
 
-def open_origin(effects: Sequence[GuardedEffect]) -> Origin | None:
+def open_origin(effects: Sequence[RecordedEffect]) -> Origin | None:
     """The origin that the first of the open effects has; None if none has one."""
     return next((effect.origin for effect in effects if effect.open and effect.origin is not None), None)
 
 
-def without_others(effects: Sequence[GuardedEffect], saga: str, input_digest: str | None) -> list[GuardedEffect]:
+def without_others(effects: Sequence[RecordedEffect], saga: str, input_digest: str | None) -> list[RecordedEffect]:
     """The effects without those that a run of another saga, or with another input, has made under the same id, as far
     as their origins tell: only the first effects of a run have one.
     """
@@ -198,7 +266,7 @@ def _may_equal(first: str | None, other: str | None) -> bool:
     return first is None or other is None or first == other
 
 
-def highest_generations(effects: Sequence[GuardedEffect]) -> dict[str, int]:
+def highest_generations(effects: Sequence[RecordedEffect]) -> dict[str, int]:
     """The highest generation of each entry, where it is not the first: a step that ran again must not begin with an
     earlier one.
     """
@@ -209,7 +277,7 @@ def highest_generations(effects: Sequence[GuardedEffect]) -> dict[str, int]:
     return highest
 
 
-def last_items(effects: Sequence[GuardedEffect]) -> list[str]:
+def last_items(effects: Sequence[RecordedEffect]) -> list[str]:
     """The entries of the last item of each `for_each` that a guard knows."""
     last: dict[str, int] = {}
     for effect in effects:
@@ -219,7 +287,7 @@ def last_items(effects: Sequence[GuardedEffect]) -> list[str]:
     return [entry_id(step, index) for step, index in last.items()]
 
 
-def undecided_undo(saga_id: str, effects: Sequence[GuardedEffect], undone: Collection[str] = ()) -> str | None:
+def undecided_undo(saga_id: str, effects: Sequence[RecordedEffect], undone: Collection[str] = ()) -> str | None:
     """Why no new run may repeat the undos of a saga, in words: a guard has decided one, and does not know its end. None
     if there is no such undo. ``undone``: entries of which a person knows that theirs has happened.
     """
@@ -233,7 +301,7 @@ def undecided_undo(saga_id: str, effects: Sequence[GuardedEffect], undone: Colle
     return None
 
 
-def open_effects(effects: Sequence[GuardedEffect]) -> str:
+def open_effects(effects: Sequence[RecordedEffect]) -> str:
     """The open effects in words; empty if there are none."""
     is_open = [effect for effect in effects if effect.open or effect.undo_elsewhere]
-    return join_names([f"{effect.entry} on {effect.connection}" for effect in is_open], 5)
+    return join_names([effect.place for effect in is_open], 5)

@@ -113,20 +113,21 @@ class _Rows:
         return ForgottenPlace("images in saga_image", status, f"{counted(gone, 'row')}, with which it could be undone")
 
     async def requests(self) -> ForgottenPlace | None:
-        """Replies to commands, and the sensitive texts that were kept for their messages."""
+        """Replies to commands, the sensitive texts that were kept for their messages, and inputs of sagas."""
         if request_table.name not in self._tables:
             return None
         columns, changed, seen = request_table.c, 0, 0
-        for row in await self._select(request_table, columns.step_key, columns.data, columns.token):
+        for row in await self._select(request_table, columns.step_key, columns.data, columns.token, columns.origin):
             seen += 1
             new = _json(row.data, request_place(row.step_key, "data"), self._values, self._replacement)
-            if new is None and row.token is None:
+            origin = None if row.origin is None else forgotten_origin(row.origin)
+            if new is None and row.token is None and origin == row.origin:
                 continue
-            values = {"token": None} | ({} if new is None else {"data": new})
+            values = {"token": None, "origin": origin} | ({} if new is None else {"data": new})
             here = columns.step_key == row.step_key
             await self._database.execute(sa.update(request_table).where(here).values(**values))
             changed += 1
-        return _place("replies in saga_request", changed, seen)
+        return _place("replies and inputs in saga_request", changed, seen)
 
     async def outbox(self) -> ForgottenPlace | None:
         """Events that are published, or never will be."""

@@ -18,7 +18,7 @@ from saga_activities.ledger.rows import make_record
 from saga_workers.interventions import start_undo
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import guarded_effects, open_effects
+from saga_workers.location.traces import open_effects, recorded_effects
 from saga_workers.stuck.verdict import RUN_DELETED
 from saga_workers.temporal.machine_query import query_machine, verifying_keys
 from saga_workers.temporal.saga_runs import closed_before_begun
@@ -94,7 +94,7 @@ async def _continue_member(locator: Locator, member: BulkMember, who: str, reaso
 
 async def _release_or_advise(locator: Locator, claim: Claim) -> str:
     """For a saga whose bulk workflow was deleted: a bulk workflow has no other effects than those in guards."""
-    effects = [] if locator.settings is None else await guarded_effects(locator.settings, claim.saga_id)
+    effects = [] if locator.settings is None else await recorded_effects(locator.settings, claim.saga_id)
     if locator.settings is None or open_effects(effects):
         raise RefusedError(f"{BULK_DELETED}; start it again with `{saga_command('resume', claim.saga_id)}`")
     await locator.ledger.release_unstarted(claim)

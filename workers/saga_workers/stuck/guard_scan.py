@@ -1,17 +1,18 @@
-"""Finds sagas that may have lost their run among all sagas of the guards, whose ids nobody has to know.
+"""Finds sagas that may have lost their run among all sagas of the guards and of commands, whose ids nobody has to know.
 
-A guard has rows of every saga within its retention, so they are read in portions, in the order of their ids. Temporal
-deletes a closed run after its own retention: only a saga with a row that is younger must have a run.
+Databases have rows of every saga within their retention, so they are read in portions, in the order of their keys.
+Temporal deletes a closed run after its own retention: only a saga with a row that is younger must have a run.
 
-Most sagas need no closer look: the newest run of their id was open at all times at which the guard has recorded an
-effect, and has ended by itself or is open. If the clocks of a database and of Temporal differ, the origins of the
-effects decide, which have the time of Temporal.
+Most sagas need no closer look: the newest run of their id was open at all times at which an effect was recorded, and
+has ended by itself or is open. If the clocks of a database and of Temporal differ, the origins of the effects decide,
+which have the time of Temporal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -19,9 +20,10 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 
 from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
-from saga_activities.guard.tables import guard_table
+from saga_activities.guard.tables import guard_table, request_table
+from saga_activities.messaging.kafka_request import DONE
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import GuardedEffect, effects_of_sagas, reading_tables
+from saga_workers.location.traces import RecordedEffect, effects_of_sagas, reading_tables
 from saga_workers.stuck.lost_effects import OVER, made_by
 from saga_workers.temporal.claimed_states import carried_start
 from saga_workers.temporal.saga_runs import describe_saga_run, was_never_accepted
@@ -29,13 +31,13 @@ from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs, namespace_retention
 from saga_workers.temporal.visibility_filter import has_literal, quote
 from sagas.protocol.payloads import NOTIFICATION_PREFIX
-from sagas.settings import Settings
+from sagas.settings import Settings, SqlConnection
 
 MIN_AGE = 60.0
 """Seconds; a saga with a younger row may be missing in the visibility store, or end in a moment."""
 
 MAX_SCANNED = 20_000
-"""Sagas that a command reads in the guards; a worker reads all of them, in smaller portions."""
+"""Sagas of guards, and commands, that a `saga` command reads; a worker reads all of them, in smaller portions."""
 
 _MAX_MARGIN = 3600.0
 """Seconds before the end of Temporal's retention, because clocks differ."""
@@ -45,14 +47,19 @@ _OF_NO_STEP = (PARTICIPANT_PREFIX, NOTIFICATION_PREFIX)
 
 
 class GuardScan:
-    """A position in the guards of a project. ``complete``: the last of them has been read to its end."""
+    """A position in the databases of a project. ``complete``: the last of them has been read to its end."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._connections = settings.sql_connections()
+        self._sources = [
+            _ScannedTable(connection, guard_table, _read_guard) for connection in settings.sql_connections()
+        ]
+        if settings.kafka.outbox is not None:
+            outbox = settings.sql_connection(settings.kafka.outbox)
+            self._sources.append(_ScannedTable(outbox, request_table, _read_commands))
         self._current = 0
         self._after = ""
-        self.complete = not self._connections
+        self.complete = not self._sources
         self._time: ServerTime | None = None
 
     async def find_suspects(self, locator: Locator, limit: int, *, since: float = 0.0) -> list[str]:
@@ -84,32 +91,61 @@ class GuardScan:
             self._time = ServerTime(locator.temporal)
         return await self._time.likely()
 
-    async def _read(self, limit: int, since: float, until: float) -> dict[str, list[Any]]:
-        """The rows of :func:`_read_portion` of sagas with open or undone entries whose newest row is from this
-        time, by id.
-        """
-        sagas: dict[str, list[Any]] = {}
-        while limit > 0 and self._connections:
-            async with reading_tables(self._connections[self._current], "the guard") as (engine, tables):
-                rows = await _read_portion(engine, self._after, limit) if guard_table.name in tables else []
-            for row in rows:
-                if (row.open > 0 or row.undone > 0) and since < row.newest < until:
-                    sagas.setdefault(row.saga_id, []).append(row)
-            if len(rows) == limit:
-                self._after = rows[-1].saga_id
+    async def _read(self, limit: int, since: float, until: float) -> dict[str, list[_SagaRows]]:
+        """The rows of sagas with open or undone entries whose newest row is from this time, by id."""
+        sagas: dict[str, list[_SagaRows]] = {}
+        while limit > 0 and self._sources:
+            source, portion = self._sources[self._current], _ScannedPortion()
+            async with reading_tables(source.connection, "the guard") as (engine, tables):
+                if source.table.name in tables:
+                    portion = await source.read(engine, self._after, limit)
+            for rows in portion.sagas:
+                if (rows.open > 0 or rows.undone > 0) and since < rows.newest < until:
+                    sagas.setdefault(rows.saga_id, []).append(rows)
+            if portion.size == limit:
+                self._after = portion.last
                 break
-            limit -= len(rows)
+            limit -= portion.size
             self._after = ""
-            self._current = (self._current + 1) % len(self._connections)
+            self._current = (self._current + 1) % len(self._sources)
             if self._current == 0:
                 self.complete = True
                 break
         return sagas
 
 
-async def _read_portion(engine: AsyncEngine, after: str, limit: int) -> Sequence[Any]:
-    """Sagas by id, each with the times of its rows, and how many of its entries are undone and are not: the primary key
-    has this order.
+@dataclass(slots=True)
+class _SagaRows:
+    """Rows of one saga: the times of the newest one and of its effects, and how many entries are undone and are not."""
+
+    saga_id: str
+    newest: float
+    open: int = 0
+    undone: int = 0
+    first_made: float | None = None
+    last_made: float | None = None
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _ScannedPortion:
+    """``size``: the number of rows that were read, of which the ``last`` has this key."""
+
+    sagas: Sequence[_SagaRows] = ()
+    size: int = 0
+    last: str = ""
+
+
+class _ScannedTable(NamedTuple):
+    """A table with a row of each effect of a kind. ``read`` reads at most so many rows after a key."""
+
+    connection: SqlConnection
+    table: sa.Table
+    read: Callable[[AsyncEngine, str, int], Awaitable[_ScannedPortion]]
+
+
+async def _read_guard(engine: AsyncEngine, after: str, limit: int) -> _ScannedPortion:
+    """Sagas by id: the primary key has this order.
 
     The rows of a participant are keyed by commands of others, whose sagas are none of this project. Those of
     notifications are made after the end of their saga.
@@ -120,12 +156,12 @@ async def _read_portion(engine: AsyncEngine, after: str, limit: int) -> Sequence
     query = (
         sa.select(
             row.saga_id,
-            sa.func.max(row.created_at).label("newest"),
-            sa.func.sum(entry).label("open"),
-            sa.func.sum(sa.case((row.op == "undo", 1), else_=0)).label("undone"),
-            sa.func.min(made_at).label("first_made"),
-            sa.func.max(made_at).label("last_made"),
-            sa.func.max(row.generation).label("generation"),
+            sa.func.max(row.created_at),
+            sa.func.sum(entry),
+            sa.func.sum(sa.case((row.op == "undo", 1), else_=0)),
+            sa.func.min(made_at),
+            sa.func.max(made_at),
+            sa.func.max(row.generation),
         )
         .where(row.saga_id > after, *(~row.step.startswith(prefix, autoescape=True) for prefix in _OF_NO_STEP))
         .group_by(row.saga_id)
@@ -133,7 +169,30 @@ async def _read_portion(engine: AsyncEngine, after: str, limit: int) -> Sequence
         .limit(limit)
     )
     async with engine.connect() as connection:
-        return (await connection.execute(query)).all()
+        sagas = [_SagaRows(*columns) for columns in await connection.execute(query)]
+    return _ScannedPortion(sagas, len(sagas), sagas[-1].saga_id if sagas else "")
+
+
+async def _read_commands(engine: AsyncEngine, after: str, limit: int) -> _ScannedPortion:
+    """Commands by key. Those of one saga may be in two portions; who looks closer reads all of its rows."""
+    row = request_table.c
+    columns = (row.step_key, row.saga_id, row.generation, row.op, row.outcome, row.created_at)
+    query = sa.select(*columns).where(row.step_key > after).order_by(row.step_key).limit(limit)
+    async with engine.connect() as connection:
+        commands = (await connection.execute(query)).all()
+    sagas: dict[str, _SagaRows] = {}
+    for command in commands:
+        rows = sagas.setdefault(command.saga_id, _SagaRows(command.saga_id, command.created_at))
+        rows.newest = max(rows.newest, command.created_at)
+        rows.generation = max(rows.generation, command.generation)
+        if command.op == "do" and command.outcome in (None, DONE):
+            rows.open += 1
+            rows.first_made = min(rows.first_made or command.created_at, command.created_at)
+            rows.last_made = max(rows.last_made or 0.0, command.created_at)
+        elif command.op == "undo" and command.outcome == DONE:
+            rows.open -= 1
+            rows.undone += 1
+    return _ScannedPortion(list(sagas.values()), len(commands), commands[-1].step_key if commands else "")
 
 
 async def _newest_runs(temporal: Temporal, ids: Sequence[str]) -> dict[str, RunInfo]:
@@ -152,8 +211,8 @@ async def _newest_runs(temporal: Temporal, ids: Sequence[str]) -> dict[str, RunI
     return newest
 
 
-def _completed(runs: Mapping[str, RunInfo], sagas: Mapping[str, Sequence[Any]]) -> list[str]:
-    """The sagas that have completed, although the guard has an undo of them."""
+def _completed(runs: Mapping[str, RunInfo], sagas: Mapping[str, Sequence[_SagaRows]]) -> list[str]:
+    """The sagas that have completed, although a database has an undo of them."""
     completed = [id for id, run in runs.items() if run.status is WorkflowExecutionStatus.COMPLETED]
     return [id for id in completed if any(row.undone > 0 for row in sagas[id])]
 
@@ -163,15 +222,17 @@ def _may_end(run: RunInfo) -> bool:
     return run.running or run.ended_by_itself
 
 
-async def _spans(run: RunInfo, row: Any) -> bool:
-    """True if the run was open when the guard recorded the effects of this row."""
+async def _spans(run: RunInfo, rows: _SagaRows) -> bool:
+    """True if the run was open when the effects of these rows were recorded."""
+    if rows.first_made is None or rows.last_made is None:
+        return True
     began = await carried_start(run)
     since = run.start_time.timestamp() if began is None else began
-    is_until = run.close_time is None or row.last_made <= run.close_time.timestamp()
-    return _may_end(run) and since <= row.first_made and is_until
+    is_until = run.close_time is None or rows.last_made <= run.close_time.timestamp()
+    return _may_end(run) and since <= rows.first_made and is_until
 
 
-async def _made_all(run: RunInfo, effects: Sequence[GuardedEffect]) -> bool:
+async def _made_all(run: RunInfo, effects: Sequence[RecordedEffect]) -> bool:
     """True if the run is of the saga of each open effect that says of which one it is."""
     origins = [effect.origin for effect in effects if effect.open and effect.origin is not None]
     return _may_end(run) and all([await made_by(run, origin) for origin in origins])

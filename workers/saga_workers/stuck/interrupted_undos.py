@@ -20,13 +20,13 @@ from sagas.protocol.saga_view import SagaView
 from sagas.text.shortening import join_names
 
 if TYPE_CHECKING:
-    from saga_workers.location.traces import GuardedEffect
+    from saga_workers.location.traces import RecordedEffect
 
 _DONE = ("DONE", "CONFIRMING", "CONFIRMED")
 
 
 async def interrupted_undo(
-    locator: Locator, location: Location, effects: Sequence[GuardedEffect], view: SagaView | None = None
+    locator: Locator, location: Location, effects: Sequence[RecordedEffect], view: SagaView | None = None
 ) -> OpenSaga | None:
     """The saga at this location, if its undo has begun and nothing continues it. ``view``: the one that its run has
     left, if it was read. A nested saga is undone by its parent.
@@ -46,14 +46,18 @@ async def interrupted_undo(
     return OpenSaga(view.id, "undo deleted", view.saga, (holds,), view=_with_undone(view, undone))
 
 
-def undone_entries(view: SagaView, effects: Sequence[GuardedEffect]) -> list[str]:
-    """The entries that are done by the view of a completed saga, and undone by their latest row in the guards."""
-    latest: dict[str, GuardedEffect] = {}
+def undone_entries(view: SagaView, effects: Sequence[RecordedEffect]) -> list[str]:
+    """The entries that are done by the view of a completed saga, and undone by their latest row in the databases."""
+    latest: dict[str, RecordedEffect] = {}
     for effect in effects:
         if effect.entry not in latest or latest[effect.entry].generation < effect.generation:
             latest[effect.entry] = effect
-    done = [step.id for step in view.steps if step.state in _DONE]
-    return [entry for entry in done if entry in latest and not latest[entry].open]
+    done = {step.id: step.generation or 1 for step in view.steps if step.state in _DONE}
+    return [
+        entry
+        for entry, generation in done.items()
+        if entry in latest and latest[entry].generation >= generation and not latest[entry].open
+    ]
 
 
 async def is_parked_undo(locator: Locator, location: Location, view: SagaView) -> bool:

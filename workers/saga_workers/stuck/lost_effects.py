@@ -30,7 +30,7 @@ from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import FINAL_STATES
 
 if TYPE_CHECKING:
-    from saga_workers.location.traces import GuardedEffect
+    from saga_workers.location.traces import RecordedEffect
 
 OVER = tuple(state for state in FINAL_STATES if state != "TERMINATED")
 """The states of a saga that has ended by itself."""
@@ -47,7 +47,7 @@ class _RecordedOrigin:
     recorded_at: float
 
 
-async def lost_effects(locator: Locator, location: Location, effects: Sequence[GuardedEffect]) -> list[GuardedEffect]:
+async def lost_effects(locator: Locator, location: Location, effects: Sequence[RecordedEffect]) -> list[RecordedEffect]:
     """The open ones of the effects of a saga that no run of it will end or has ended, the oldest first.
 
     The effects of a terminated run are not among them, as long as the id leads to it: it can be continued. Raises
@@ -55,7 +55,7 @@ async def lost_effects(locator: Locator, location: Location, effects: Sequence[G
     """
     if location.kind == "in bulk" or (location.member is not None and location.member.bulk is not None):
         return []
-    lost: list[GuardedEffect] = []
+    lost: list[RecordedEffect] = []
     decided: dict[tuple[str, str, float, int], bool] = {}
     start: _RecordedOrigin | None = None
     for effect in effects:

@@ -14,10 +14,10 @@ from saga_workers.location.commit_point import CommitTraces, find_commit_point
 from saga_workers.location.location import Location
 from saga_workers.location.parent_command import parent_command
 from saga_workers.location.traces import (
-    GuardedEffect,
-    guarded_effects,
+    RecordedEffect,
     highest_generations,
     open_origin,
+    recorded_effects,
     undecided_undo,
 )
 from saga_workers.start.saga_starter import SagaStarter
@@ -71,7 +71,7 @@ async def start_again(
         "committed": committed is True,
         "not_committed": committed is False,
     }
-    effects = await guarded_effects(client.project.settings, saga_id)
+    effects = await recorded_effects(client.project.settings, saga_id)
     remaining = await lost_effects(client.locator, location, effects)
     await _refuse_held(client, location, remaining)
     await _refuse_ended(client, location, effects, remaining)
@@ -125,7 +125,7 @@ async def start_again(
     )
 
 
-async def _refuse_held(client: Client, location: Location, lost: Sequence[GuardedEffect]) -> None:
+async def _refuse_held(client: Client, location: Location, lost: Sequence[RecordedEffect]) -> None:
     """Raise RefusedError if another workflow is open under the id, which may have effects of its own.
 
     A run of the same saga that has parked at the effects of this one has none.
@@ -146,7 +146,7 @@ async def _refuse_held(client: Client, location: Location, lost: Sequence[Guarde
 
 
 async def _refuse_ended(
-    client: Client, location: Location, effects: Sequence[GuardedEffect], remaining: Sequence[GuardedEffect]
+    client: Client, location: Location, effects: Sequence[RecordedEffect], remaining: Sequence[RecordedEffect]
 ) -> None:
     """Raise RefusedError for a saga that has ended: what it has committed is open for the guard as well.
 
@@ -166,7 +166,7 @@ async def _refuse_ended(
 
 
 async def _refuse_forgotten(
-    client: Client, location: Location, effects: Sequence[GuardedEffect], given: Mapping[str, Any]
+    client: Client, location: Location, effects: Sequence[RecordedEffect], given: Mapping[str, Any]
 ) -> None:
     """Raise RefusedError for a saga that nobody knows, if Temporal would have deleted its run after its end."""
     if location.kind != "unknown" or not effects:
@@ -183,7 +183,7 @@ async def _refuse_forgotten(
 
 
 def _refuse_unknown_undos(
-    saga_id: str, effects: Sequence[GuardedEffect], undone: Collection[str], given: Mapping[str, Any]
+    saga_id: str, effects: Sequence[RecordedEffect], undone: Collection[str], given: Mapping[str, Any]
 ) -> None:
     """Raise RefusedError for an undo that a new run would take for done, because its guard has decided it."""
     for effect in effects:

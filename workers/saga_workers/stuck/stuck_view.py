@@ -21,7 +21,7 @@ from sagas.protocol.outcomes import OTHER_ARGUMENTS
 from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN, SagaView
 
 if TYPE_CHECKING:
-    from saga_workers.location.traces import GuardedEffect
+    from saga_workers.location.traces import RecordedEffect
 
 
 async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | None = None) -> SagaView:
@@ -77,14 +77,14 @@ async def _lost_saga(locator: Locator, location: Location) -> OpenSaga | None:
         return None  # `saga doctor` reports the database
 
 
-async def _effects(locator: Locator, saga_id: str) -> Sequence[GuardedEffect] | None:
+async def _effects(locator: Locator, saga_id: str) -> Sequence[RecordedEffect] | None:
     """The effects of a saga in the guards; None if no database tells."""
     if locator.settings is None or not fits_guard_key(saga_id) or not locator.settings.sql_connections():
         return None
-    from saga_workers.location.traces import guarded_effects
+    from saga_workers.location.traces import recorded_effects
 
     try:
-        return await guarded_effects(locator.settings, saga_id)
+        return await recorded_effects(locator.settings, saga_id)
     except SagaError:
         return None  # `saga doctor` reports the database
 

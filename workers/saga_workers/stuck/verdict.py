@@ -22,7 +22,7 @@ from sagas.text.shell import saga_command
 from sagas.text.shortening import shorten
 
 if TYPE_CHECKING:
-    from saga_workers.location.traces import GuardedEffect
+    from saga_workers.location.traces import RecordedEffect
 
 RUN_DELETED = "Temporal has no run of it any more"
 
@@ -133,7 +133,7 @@ def verdict_of(location: Location) -> Verdict | None:
 
 async def judge(locator: Locator, settings: Settings, location: Location) -> Verdict | None:
     """The verdict that also regards the effects of the saga in the guards. Raises SagaError."""
-    from saga_workers.location.traces import guarded_effects, open_effects
+    from saga_workers.location.traces import open_effects, recorded_effects
 
     run, verdict = location.run, verdict_of(location)
     if location.open_run is not None:
@@ -144,7 +144,7 @@ async def judge(locator: Locator, settings: Settings, location: Location) -> Ver
             return "replaced"
         if view.paused is not None:
             return None
-    effects = await guarded_effects(settings, location.saga_id)
+    effects = await recorded_effects(settings, location.saga_id)
     if verdict == "deleted" and location.member is not None:
         return "deleted" if open_effects(effects) else "claim left"
     if await lost_effects(locator, location, effects):
@@ -153,7 +153,7 @@ async def judge(locator: Locator, settings: Settings, location: Location) -> Ver
 
 
 async def lost_saga(
-    locator: Locator, location: Location, effects: Sequence[GuardedEffect], held: Sequence[str] = ()
+    locator: Locator, location: Location, effects: Sequence[RecordedEffect], held: Sequence[str] = ()
 ) -> OpenSaga | None:
     """The saga at this location, if some of its ``effects`` are open and no run will end them. ``held``: what else it
     holds. Raises SagaError.
@@ -190,10 +190,10 @@ async def replaced_saga(
     """The saga whose effects this run ran into, if they are of a run with another input or, by the ``view`` of this
     run, of another time. Raises SagaError.
     """
-    from saga_workers.location.traces import guarded_effects, open_effects, open_origin
+    from saga_workers.location.traces import open_effects, open_origin, recorded_effects
 
     saga_id = described.run.id.removesuffix(UNDO_SUFFIX)
-    effects = await guarded_effects(settings, saga_id)
+    effects = await recorded_effects(settings, saga_id)
     origin = open_origin(effects)
     if origin is None or origin.parent is not None:
         return None

@@ -18,7 +18,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_workers.location.commit_point import CommitTraces, find_commit_point, story_in_ledger
 from saga_workers.location.done_commands import done_commands
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import GuardedEffect, guarded_effects, highest_generations, last_items, without_others
+from saga_workers.location.traces import (
+    RecordedEffect,
+    highest_generations,
+    last_items,
+    recorded_effects,
+    without_others,
+)
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.saga_runs import describe_saga_run
@@ -59,7 +65,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     """
     saga_id, generation = about["saga_id"], int(about["generation"])
     saga, digest = activity.info().workflow_type or "", about["input_digest"]
-    recorded = [effect for effect in await guarded_effects(settings, saga_id) if effect.generation >= generation]
+    recorded = [effect for effect in await recorded_effects(settings, saga_id) if effect.generation >= generation]
     effects = without_others(recorded, saga, digest)
     started = datetime.fromtimestamp(float(about["since"]), UTC)
     packed = [state async for state in _states_before(locator, started)]
@@ -125,10 +131,12 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     }
 
 
-def _in_guards(effects: Sequence[GuardedEffect]) -> dict[str, int]:
+def _in_guards(effects: Sequence[RecordedEffect]) -> dict[str, int]:
     """The entries in the guards, each with the highest generation whose effect is open; 0 if none is."""
     generations: dict[str, int] = {}
     for effect in effects:
+        if effect.command is not None:
+            continue
         generation = effect.generation if effect.open else 0
         generations[effect.entry] = max(generations.get(effect.entry, 0), generation)
     return generations
@@ -146,13 +154,14 @@ async def _told_decisions(locator: Locator, about: Mapping[str, Any]) -> dict[st
     return {**left_out, **{id: ends for id, ends in finishes.items() if isinstance(ends, bool)}}
 
 
-def _undecided_undos(effects: Sequence[GuardedEffect], states: Sequence[LeftState]) -> dict[str, int]:
-    """The entries whose undo a guard has decided for another database or service, with their highest generations, but
-    those of which an earlier run knows its end.
+def _undecided_undos(effects: Sequence[RecordedEffect], states: Sequence[LeftState]) -> dict[str, int]:
+    """The entries whose undo a guard has decided for another database or service, or whose undo command has no reply
+    yet, with their highest generations, but those of which an earlier run knows its end.
     """
     generations: dict[str, int] = {}
     for effect in effects:
-        if effect.undo_elsewhere and all(state.undone.get(effect.entry, 0) < effect.generation for state in states):
+        is_undecided = effect.undo_elsewhere or effect.is_undoing
+        if is_undecided and all(state.undone.get(effect.entry, 0) < effect.generation for state in states):
             generations[effect.entry] = max(effect.generation, generations.get(effect.entry, 0))
     return generations
 

@@ -14,7 +14,7 @@ from temporalio.common import RawValue
 
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import guarded_effects, undecided_undo
+from saga_workers.location.traces import recorded_effects, undecided_undo
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
 from saga_workers.views.saga_view import view_of_run
@@ -60,7 +60,7 @@ async def look_up_earlier_child(
 async def _why_not_again(settings: Settings, id: str) -> str | None:
     """Why a nested saga whose run was deleted cannot be started again to be undone; None if the guards know enough."""
     deleted = "Temporal has no run of it any more, and"
-    effects = await guarded_effects(settings, id)
+    effects = await recorded_effects(settings, id)
     if not effects:
         return f"{deleted} no guard has an effect of it: undo by hand what it has done, then decide `done`"
     problem = undecided_undo(id, effects)

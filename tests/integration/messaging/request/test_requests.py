@@ -8,8 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from saga_workers.runtime.logs import record_context
+from saga_workers.stuck.guard_scan import GuardScan
+from saga_workers.stuck.open_sagas import find_lost
+from saga_workers.stuck.resumption import start_again
+from sagas.errors import UsageError
+from tests.helpers import run_changes
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
@@ -40,10 +46,14 @@ steps:
     with: {topic: PREFIX-commands, value: {do: "${{ input.do }}", undo: "${{ input.undo }}"}}
 """
 RESERVE = f"{COMMAND}    compensate: kafka.request\n"
+WAIT = """
+  - {id: go, uses: wait, with: {signal: go}}
+"""
 NEXT = """
   - {id: next, uses: require, with: {that: "${{ input.go }}", message: it was not to be}}
 """
 ORDER = f"saga: order\n{INPUT}{RESERVE}{NEXT}{OUTPUT}"
+WAITING = f"saga: waiting\n{INPUT}{RESERVE}{WAIT}"
 SHORT_TIMEOUT = (
     f"saga: short-timeout\ndefaults: {{timeout: 3s, retry: {{intervals: [100ms], max_attempts: 2}}}}\n{INPUT}{RESERVE}"
 )
@@ -74,7 +84,7 @@ async def env(
     tmp_path_factory: pytest.TempPathFactory, temporal: TemporalServer, kafka: Broker, postgres_server: DatabaseServer
 ) -> AsyncIterator[Environment]:
     folder = tmp_path_factory.mktemp("requests") / "project"
-    definitions = (ORDER, SHORT_TIMEOUT, PAUSES, ONCE, PIVOT, ELSEWHERE, BOTH)
+    definitions = (ORDER, WAITING, SHORT_TIMEOUT, PAUSES, ONCE, PIVOT, ELSEWHERE, BOTH)
     async with open_environment(folder, temporal, kafka, postgres_server, *definitions) as environment:
         yield environment
 
@@ -359,3 +369,76 @@ async def test_replies_in_a_topic_that_was_created_again_are_read(env: Environme
     env.kafka.create_topic(replies, partitions=4)
     env.let_go(saga_id)
     assert (await env.ended(saga_id, "60s"))["state"] == "COMPLETED"
+
+
+async def lose_run(env: Environment, saga_id: str) -> None:
+    """Delete the run, as an operator does, and find the saga without it."""
+    locator, settings = env.client.locator, env.project.settings
+    assert await find_lost(locator, settings, suspects=[saga_id]) == []
+    await run_changes.delete_run(env.client.temporal, saga_id)
+
+    async def is_gone() -> bool:
+        return (await locator.locate(saga_id)).kind == "unknown"
+
+    await until(is_gone)
+    with pytest.raises(UsageError, match=r"its effects are open: reserve by kafka\.request"):
+        await env.client.show(saga_id)
+    [lost] = await find_lost(locator, settings, suspects=[saga_id])
+    assert (lost.saga, lost.holds) == ("waiting", ("open effects: reserve by kafka.request",))
+    async with env.engine.begin() as connection:
+        older = text("update saga_request set created_at = created_at - 120 where saga_id = :id")
+        await connection.execute(older, {"id": saga_id})
+    scan, suspects = GuardScan(settings), set[str]()
+    while not scan.complete:
+        suspects.update(await scan.find_suspects(locator, 20))
+    assert saga_id in suspects
+
+
+async def test_a_deleted_run_is_found_by_its_command_and_started_again(env: Environment) -> None:
+    saga_id = await env.begin("waiting")
+
+    async def waits() -> bool:
+        return row_of(await env.client.show(saga_id), "go")["state"] == "RUNNING"
+
+    await until(waits)
+    await lose_run(env, saga_id)
+    await start_again(env.client, await env.client.locator.locate(saga_id))
+    await until(waits)
+    assert env.seen(saga_id) == ["do"]
+    await env.client.cancel(saga_id)
+    story = await env.ended(saga_id)
+    assert (story["state"], env.seen(saga_id), env.effects(saga_id)) == ("COMPENSATED", ["do", "undo"], [])
+    assert await find_lost(env.client.locator, env.project.settings, suspects=[saga_id]) == []
+
+
+@pytest.mark.parametrize("replied", [False, True])
+async def test_a_run_that_repeats_one_which_sent_the_undo_goes_backward(env: Environment, replied: bool) -> None:
+    saga_id = await env.begin("waiting", undo="silent")
+    undo = f"{saga_id}/reserve/undo"
+
+    async def waits() -> bool:
+        return row_of(await env.client.show(saga_id), "go")["state"] == "RUNNING"
+
+    await until(waits)
+    await env.client.cancel(saga_id)
+    await env.waits(saga_id, "reserve/undo")
+    await lose_run(env, saga_id)
+    if replied:
+        await env.answer(undo)
+        await until(lambda: _is_answered(env, undo))
+    await start_again(env.client, await env.client.locator.locate(saga_id))
+    if not replied:
+        await until(lambda: _is_undoing(env, saga_id))
+        await env.answer(undo)
+    story = await env.ended(saga_id)
+    assert (story["state"], story["reason"]["kind"], env.seen(saga_id)) == ("COMPENSATED", "late", ["do", "undo"])
+
+
+async def _is_answered(env: Environment, key: str) -> bool:
+    row = await env.row(key)
+    return row is not None and row["outcome"] == "done"
+
+
+async def _is_undoing(env: Environment, saga_id: str) -> bool:
+    undo = row_of(await env.client.show(saga_id), "reserve")["compensation"]
+    return undo is not None and undo["state"] == "RUNNING"

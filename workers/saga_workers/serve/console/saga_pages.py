@@ -91,14 +91,14 @@ class SagaPages:
 
     async def show_databases(self, request: Request, visitor: Visitor) -> Response:
         """The rows that the engine keeps of a saga in the databases of the project."""
-        from saga_workers.location.traces import GuardedEffect, guarded_effects, read_holdings
+        from saga_workers.location.traces import RecordedEffect, read_holdings, recorded_effects
         from saga_workers.relay.saga_events import events_of_saga
 
         view = await self._read(request)
-        effects, events, holdings, problem = list[GuardedEffect](), list[OutboxEvent](), list[str](), None
+        effects, events, holdings, problem = list[RecordedEffect](), list[OutboxEvent](), list[str](), None
         try:
             async with asyncio.timeout(_DATABASES_TIMEOUT):
-                effects = await guarded_effects(self._project.settings, view.id)
+                effects = await recorded_effects(self._project.settings, view.id)
                 holdings = (await read_holdings(self._project.settings, view.id)).get(view.id, [])
                 events = await events_of_saga(self._project.settings, view.id)
         except SagaError as error:
