@@ -33,7 +33,7 @@ class AttemptContext:
 
     ``saga`` is the saga's name. ``traceparent`` (W3C trace context) is sent with requests to other systems; None: no
     tracing. ``task_token`` is Temporal's token with which any process can complete the attempt; empty: only this
-    process can.
+    process can. ``run_id``: the run of the workflow that has made the call.
     """
 
     number: int
@@ -44,6 +44,7 @@ class AttemptContext:
     traceparent: str | None = None
     saga: str = ""
     task_token: bytes = b""
+    run_id: str = ""
 
 
 def with_masked_heartbeats(attempt: AttemptContext) -> AttemptContext:

@@ -10,8 +10,8 @@ no reply yet                   registers itself as the waiter; the command is al
 a reply                        returns it as the outcome
 a command whose undo was sent  late: a run of the saga that was deleted has undone it, or is undoing it
 sealed                         late: the saga rolled back before the command was written, and it never will be
-a refused undo or confirm,     an operator has chosen to retry: clears the refusal and writes the command again
-in a new call
+a refused undo or confirm,     an operator has chosen to retry, or a new run undoes the saga: clears the refusal and
+in a new call                  writes the command again
 =============================  ====================================================================================
 """
 
@@ -86,21 +86,22 @@ class KafkaRequestAction:
         reply_topic = invocation.arguments.get("reply_topic") or default_reply_topic(self._kafka.prefix)
         command = build_command(invocation, reply_topic, attempt.traceparent)
         waiter = WaitingAttempt(
-            attempt.task_token, attempt.number, invocation.earlier_attempts, invocation.sensitive_texts
+            attempt.task_token, attempt.number, invocation.earlier_attempts, attempt.run_id, invocation.sensitive_texts
         )
 
         async def request(sql: SqlSession) -> Any:
             row = await lock_request(sql, _row_values(invocation, attempt, reply_topic))
             if invocation.op == "do" and not row.is_new and await _is_undo_sent(sql, invocation.key):
                 return _UNDONE
-            is_repeated = invocation.op != "do" and row.is_refused and _is_new_call(row, invocation)
+            is_repeated = invocation.op != "do" and row.is_refused and _is_new_call(row, waiter)
             if row.outcome is not None and not is_repeated:
                 return _recorded_outcome(row, attempt)
             if is_repeated:  # a late copy of the first reply must not answer the second command
                 row = replace(row, reply_topic=reply_topic, reply_token=new_token())
             if row.is_new or is_repeated:
                 assert row.reply_token is not None
-                event = replace(with_token(command, row.reply_token), id=command_id(invocation, resend=is_repeated))
+                resent_by = attempt.run_id if is_repeated else None
+                event = replace(with_token(command, row.reply_token), id=command_id(invocation, resent_by=resent_by))
                 await insert_events(sql, [event], invocation, self._kafka.max_message_bytes)
             await register_waiter(sql, invocation.key, replace(row, waiter=waiter))
             return _REPLY_PENDING
@@ -151,9 +152,14 @@ def _recorded_outcome(row: RequestRow, attempt: AttemptContext) -> Outcome:
     return outcome_of_reply(row.outcome or DONE, row.data or "null", attempt.number)
 
 
-def _is_new_call(row: RequestRow, invocation: Invocation) -> bool:
-    """True if an earlier call has received the refusal; an attempt of the same call may have missed it."""
-    return row.waiter is not None and invocation.earlier_attempts > row.waiter.earlier_attempts
+def _is_new_call(row: RequestRow, attempt: WaitingAttempt) -> bool:
+    """True if an earlier call, or an earlier run, has received the refusal; an attempt of the same call may have missed
+    it.
+    """
+    before = row.waiter
+    if before is None:
+        return False
+    return attempt.run_id != before.run_id or attempt.earlier_attempts > before.earlier_attempts
 
 
 def _row_values(invocation: Invocation, attempt: AttemptContext, reply_topic: str | None = None) -> dict[str, Any]:
@@ -171,12 +177,13 @@ def _row_values(invocation: Invocation, attempt: AttemptContext, reply_topic: st
     }
 
 
-def command_id(invocation: Invocation, *, resend: bool = False) -> str:
+def command_id(invocation: Invocation, *, resent_by: str | None = None) -> str:
     """The event id of a command, the same in every attempt: the outbox's unique id prevents a second command.
 
-    ``resend``: a refused undo or confirm is sent once more, under another id.
+    ``resent_by``: the run that sends a refused undo or confirm once more, under another id.
     """
-    name = f"{invocation.key}#{invocation.earlier_attempts}" if resend else invocation.key
+    key = invocation.key
+    name = key if resent_by is None else f"{key}#{resent_by}#{invocation.earlier_attempts}"
     return str(uuid5(NAMESPACE_URL, f"saga:{name}"))
 
 
@@ -237,12 +244,14 @@ class WaitingAttempt:
     """The attempt of a request that waits for its reply.
 
     ``token`` is Temporal's task token; ``attempt`` counts from 1 within its call, ``earlier_attempts`` is the number of
-    attempts before that call. ``sensitive_texts``: texts that no message may quote.
+    attempts before that call, ``run_id`` the run that has made it. ``sensitive_texts``: texts that no message may
+    quote.
     """
 
     token: bytes
     attempt: int
     earlier_attempts: int = 0
+    run_id: str = ""
     sensitive_texts: tuple[str, ...] = ()
 
     def to_text(self) -> str:
@@ -250,6 +259,7 @@ class WaitingAttempt:
             "token": b64encode(self.token).decode(),
             "attempt": self.attempt,
             "earlier": self.earlier_attempts,
+            "run": self.run_id,
             "sensitive_texts": self.sensitive_texts,
         }
         return encode_json(waiter).decode()
@@ -258,7 +268,7 @@ class WaitingAttempt:
     def from_text(text: str) -> WaitingAttempt:
         data = decode_json(text)
         return WaitingAttempt(
-            b64decode(data["token"]), data["attempt"], data["earlier"], tuple(data["sensitive_texts"])
+            b64decode(data["token"]), data["attempt"], data["earlier"], data["run"], tuple(data["sensitive_texts"])
         )
 
 

@@ -96,6 +96,7 @@ async def attempt_context(saga: str, traceparent: str | None, clock: ServerClock
         traceparent=traceparent,
         saga=saga,
         task_token=b"" if info.is_local else info.task_token,
+        run_id=info.workflow_run_id or "",
     )
 
 

@@ -174,7 +174,9 @@ async def deleted(stack: Stack) -> str:
 async def command_of_deleted(stack: Stack) -> str:
     """The participant has replied that the command is done."""
     id = await stack.start("commanding")
-    reply = "update saga_request set outcome = 'done', data = 'null' where saga_id = %s and token is not null returning 1"
+    reply = (
+        "update saga_request set outcome = 'done', data = 'null' where saga_id = %s and token is not null returning 1"
+    )
 
     async def has_reply() -> bool:
         return stack.sql(reply, id) != []

@@ -39,7 +39,14 @@ class RequestSetup:
         self.requests = KafkaRequestAction(databases, KafkaSettings(outbox="shop"))
 
     async def attempt(
-        self, number: int = 1, *, action: str = REQUEST, op: str = "do", earlier: int = 0, **arguments: Any
+        self,
+        number: int = 1,
+        *,
+        action: str = REQUEST,
+        op: str = "do",
+        earlier: int = 0,
+        run: str = "first",
+        **arguments: Any,
     ) -> Outcome | None:
         """The outcome; None: it waits."""
         key = f"{self.saga_id}/reserve" + ("" if op in ("do", "probe") else f"/{op}")
@@ -47,7 +54,13 @@ class RequestSetup:
         invocation = Invocation(action, given, key, self.saga_id, "reserve", op, 1, earlier_attempts=earlier)
         now = time.time()
         attempt = AttemptContext(
-            number, now, now + 20, lambda _: None, logging.getLogger("test"), task_token=b"token %d" % number
+            number,
+            now,
+            now + 20,
+            lambda _: None,
+            logging.getLogger("test"),
+            task_token=b"token %d" % number,
+            run_id=run,
         )
         try:
             return await self.requests.perform(invocation, attempt)
@@ -231,6 +244,32 @@ async def test_a_refused_undo_is_sent_again_only_by_a_new_call(setup: RequestSet
     assert await setup.commands() == 2
     await setup.reply("done", None, op="undo")
     assert await setup.attempt(1, op="undo", earlier=4) == Outcome.done(None)
+
+
+async def test_a_new_run_sends_a_refused_undo_again(setup: RequestSetup) -> None:
+    assert await setup.attempt(op="undo") is None
+    await setup.reply("rejected", "no", op="undo")
+    for commands, run in ((2, "second"), (3, "third")):
+        assert await setup.attempt(op="undo", run=run) is None
+        assert await setup.attempt(2, op="undo", run=run) is None
+        assert await setup.commands() == commands
+        await setup.reply("rejected", "no", op="undo")
+        reported = await setup.attempt(3, op="undo", run=run)
+        assert reported is not None
+        assert reported.kind == "rejected"
+    assert await setup.commands() == 3
+
+
+@pytest.mark.parametrize(("replied", "kind"), [(None, "late"), ("done", "late"), ("rejected", "done")])
+async def test_a_command_whose_undo_was_sent_is_late(setup: RequestSetup, replied: str | None, kind: str) -> None:
+    await setup.attempt()
+    await setup.reply("done", 1)
+    await setup.attempt(op="undo")
+    if replied is not None:
+        await setup.reply(replied, "no", op="undo")
+    repeated = await setup.attempt(run="second")
+    assert repeated is not None
+    assert repeated.kind == kind
 
 
 @pytest.mark.sampled("setup")

@@ -15,6 +15,7 @@ from saga_workers.stuck.guard_scan import GuardScan
 from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.resumption import start_again
 from sagas.errors import UsageError
+from sagas.protocol.payloads import UNDO_SUFFIX
 from tests.helpers import run_changes
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
@@ -442,3 +443,22 @@ async def _is_answered(env: Environment, key: str) -> bool:
 async def _is_undoing(env: Environment, saga_id: str) -> bool:
     undo = row_of(await env.client.show(saga_id), "reserve")["compensation"]
     return undo is not None and undo["state"] == "RUNNING"
+
+
+async def test_a_new_undo_asks_the_participant_that_has_refused_the_former_one(env: Environment) -> None:
+    story = await env.run_saga("order", undo="reject")
+    id = story["id"]
+    for commands in (["do", "undo"], ["do", "undo", "undo"]):
+        await env.client.undo(id, reason="a test", who="ada")
+
+        async def is_parked() -> bool:
+            return (await env.client.show(id))["state"] == "PARKED"
+
+        await until(is_parked)
+        assert env.seen(id) == commands
+        await run_changes.delete_run(env.client.temporal, f"{id}{UNDO_SUFFIX}")
+
+        async def is_gone() -> bool:
+            return (await env.client.locator.locate(id)).undo is None
+
+        await until(is_gone)
