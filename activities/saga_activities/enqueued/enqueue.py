@@ -32,8 +32,8 @@ async def enqueue(session: Any, saga: str, input: Any = None, *, id: str | None 
 
     ``session``: an AsyncSession or AsyncConnection of SQLAlchemy, or an AsyncConnection or AsyncCursor of psycopg, on a
     database of ``[enqueue]``. ``id``: the saga's; an id that was started before with the same input is not started
-    again. Without one the ``id`` of the definition counts. ``key``: rows with equal keys are delivered in the order in
-    which they were written; default: the id.
+    again, and if that saga was compensated, the row is refused. Without one the ``id`` of the definition counts.
+    ``key``: rows with equal keys are delivered in the order in which they were written; default: the id.
 
     Raises UsageError if the id, the key or the input cannot be stored. Whether the saga exists and takes the input is
     checked when the row is delivered: see `saga enqueued list`.

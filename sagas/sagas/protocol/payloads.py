@@ -129,7 +129,7 @@ needs no signature.
 STARTED_AT_MEMO = "saga-started-at"
 """Memo field of a continued run: start time of the saga in seconds since the epoch."""
 EVENT_MEMO = "saga-event"
-"""Memo field of a run that an event of Kafka has started: a digest by which the event is known again."""
+"""Memo field of a run that an event of Kafka or an enqueued row has started: a digest by which that is known again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,38 @@ async def test_a_row_whose_saga_exists_is_delivered_and_with_another_input_it_is
     ]
 
 
+async def test_another_row_for_a_compensated_saga_is_refused_and_the_same_row_is_delivered(shop: Shop) -> None:
+    """A killed process leaves the row that it has delivered; the order that is placed again is another row."""
+    write = "insert into saga_enqueued (saga, saga_id, input, uid) values ('checkout', :id, :input, :uid)"
+    first = {"id": shop.mark, "input": '{"product": "fig"}', "uid": f"{shop.mark}-a"[:36]}
+    async with running_worker(shop.project):
+        await shop.sql(write, **first)
+        await shop.deliver()
+        await shop.client.cancel(shop.mark)
+        assert (await finished(shop.client, shop.mark))["state"] == "COMPENSATED"
+        await shop.sql(write, **first)
+        await shop.deliver()
+        assert await shop.is_empty()
+        await shop.sql(write, **{**first, "uid": f"{shop.mark}-b"[:36]})
+        await shop.deliver()
+        await _start_elsewhere(shop, f"{shop.mark}-2")
+        for at in (60, -60):  # of a saga that no row is known to have started, the time tells
+            later = "extract(epoch from now()) + :at, 'checkout', :id, :input"
+            insert = f"insert into saga_enqueued (created_at, saga, saga_id, input) values ({later})"
+            await shop.sql(insert, at=at, id=f"{shop.mark}-2", input=first["input"])
+        await shop.deliver()
+    why = "was not started by this row, and has ended COMPENSATED: only --again starts it again, as a new generation"
+    ids = (shop.mark, f"{shop.mark}-2")
+    assert await shop.rows() == [("REFUSED", id, f"{id} {why}") for id in ids]
+
+
+async def _start_elsewhere(shop: Shop, saga_id: str) -> None:
+    """Start a saga without a row, and cancel it."""
+    await shop.client.start("checkout", {"product": "fig"}, id=saga_id)
+    await shop.client.cancel(saga_id)
+    assert (await finished(shop.client, saga_id))["state"] == "COMPENSATED"
+
+
 async def test_what_can_never_be_delivered_is_refused_with_its_reason_and_blocks_nothing(shop: Shop) -> None:
     wrong: dict[tuple[Any, ...], str] = {
         ("nothing", "a", None, "{}"): "the project has no saga 'nothing'",

@@ -35,8 +35,8 @@ _HEADS = (
 )
 _READ = (
     f"SELECT id, uid, {_NAME.format('saga')} AS saga, {_ID} AS saga_id, {_NAME.format('signal_name')} AS signal_name, "
-    f"CASE WHEN {{size}} <= {MAX_ENQUEUED_BYTES} THEN input END AS input, coalesce({{size}}, 0) AS size "
-    f"FROM saga_enqueued WHERE status = '{NEW}' AND id IN ({{ids}})"
+    f"CASE WHEN {{size}} <= {MAX_ENQUEUED_BYTES} THEN input END AS input, coalesce({{size}}, 0) AS size, "
+    f"created_at FROM saga_enqueued WHERE status = '{NEW}' AND id IN ({{ids}})"
 )
 _DELETE = "DELETE FROM saga_enqueued WHERE id IN ({ids})"
 _REFUSE = text(f"UPDATE saga_enqueued SET status = '{REFUSED}', reason = :reason WHERE id = :id AND status = '{NEW}'")
@@ -56,7 +56,9 @@ class EnqueuedHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnqueuedRow:
-    """``uid`` is unique, also among rows that were deleted. ``input`` is None if it is null, or too large."""
+    """``uid`` is unique, also among rows that were deleted. ``input`` is None if it is null, or too large.
+    ``created_at``: seconds since the epoch, by the clock of the database.
+    """
 
     id: int
     uid: str
@@ -65,6 +67,7 @@ class EnqueuedRow:
     signal: str | None
     input: str | None
     size: int
+    created_at: float
 
 
 class Enqueued(NamedTuple):

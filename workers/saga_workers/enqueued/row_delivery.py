@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -30,12 +31,16 @@ from sagas.errors import SagaError, UsageError
 from sagas.expressions.work_budget import TooComplex
 from sagas.input_limits import MAX_SAGA_ID_BYTES
 from sagas.project import Project
+from sagas.protocol.payloads import input_digest
 from sagas.text.json_values import parse_json
 from sagas.text.printable import printable_line
 from sagas.text.shortening import shorten
 
 T = TypeVar("T")
 Outcome = Literal["started", "existed", "signalled"]
+
+CLOCK_TOLERANCE = 1.0
+"""Seconds by which the clocks of the database and of Temporal may differ."""
 
 MAX_SINGLE_STARTS = 64
 """Starts with a workflow of their own, and signals, that are sent at once."""
@@ -99,7 +104,7 @@ class RowDelivery:
         except UsageError as error:  # of the settings: no row is to blame
             raise DeliveryUnavailable(error.message) from error
         try:
-            request = await self._read(row, partial(_request, starter, row.input))
+            request = replace(await self._read(row, partial(_request, starter, row.input)), event=self._identity(row))
             saga_id = row.saga_id or request.id or f"{definition.saga}-{row.uid}"
             shared = self._shared_starts(client, starter)
             if shared is not None:
@@ -107,11 +112,29 @@ class RowDelivery:
             else:
                 async with self._places:
                     result = await starter.start(request, id=saga_id)
-        except AlreadyEnded:  # once for each id: it was started, and has ended
-            return "existed"
+        except AlreadyEnded as ended:
+            if self._may_have_started(row, ended):
+                return "existed"
+            raise RowRefused(
+                f"{ended.saga_id} was not started by this row, and has ended {ended.state}: only --again starts it"
+                " again, as a new generation"
+            ) from None
         except UsageError as error:
             raise RowRefused(error.message) from error
         return "started" if result.started else "existed"
+
+    def _identity(self, row: EnqueuedRow) -> str:
+        """The digest by which a saga knows the row again that has started it."""
+        # Not the id of the row, which SQLite gives again after the row is deleted.
+        return input_digest(f"{self._connection}/saga_enqueued/{row.uid}")
+
+    def _may_have_started(self, row: EnqueuedRow, ended: AlreadyEnded) -> bool:
+        """True if this row may have started the saga, by a delivery before. Of one that was started in a bulk workflow,
+        or that only the ledger has, nothing but its time tells.
+        """
+        if ended.event is not None:
+            return ended.event == self._identity(row)
+        return ended.started_at is None or row.created_at <= ended.started_at.timestamp() + CLOCK_TOLERANCE
 
     def _shared_starts(self, client: Client, starter: SagaStarter) -> SharedStarts | None:
         wait, saga = self._project.settings.enqueue.bulk_wait, starter.definition.saga

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from saga_activities.input_checks import INPUT_CHECKS
@@ -14,6 +14,7 @@ from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.start.start_requests import StartRequest, StartResult
+from saga_workers.temporal.claimed_states import carried_start
 from saga_workers.temporal.saga_input import read_input
 from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.temporal_runs import NoAnswer, RunDescription, RunInfo
@@ -30,11 +31,12 @@ from sagas.text.shell import saga_command
 class AlreadyEnded(RefusedError):
     """The id belongs to a run that ended without completing; ``state`` is how.
 
-    ``event``: the identity of the event that had started it; None if none did, or nobody knows it.
+    ``event``: the identity of the event, or of the enqueued row, that had started it; None if none did, or nobody knows
+    it. ``started_at``: when it was started, if that is known.
     """
 
-    def __init__(self, saga_id: str, state: str, event: str | None = None) -> None:
-        self.saga_id, self.state, self.event = saga_id, state, event
+    def __init__(self, saga_id: str, state: str, event: str | None = None, started_at: datetime | None = None) -> None:
+        self.saga_id, self.state, self.event, self.started_at = saga_id, state, event, started_at
         if state == "TERMINATED":
             super().__init__(
                 f"{saga_id} was terminated, so it is unknown which of its effects exist",
@@ -189,13 +191,15 @@ class ExistingSagas:
         view = await read_view(self._locator, saga_id)
         if view.state not in FINAL_STATES:
             return StartResult(saga_id, "", False, bulk_id=view.bulk_workflow)
-        return _ended(saga_id, view.state, StartResult(saga_id, "", False, completed=True, source="ledger"))
+        completed = StartResult(saga_id, "", False, completed=True, source="ledger")
+        return _ended(saga_id, view.state, completed, started_at=claim.claimed_at)
 
     def run_in_ledger(self, row: RunRow, input: Any, event: str | None = None) -> StartResult:
         """The run whose end only the ledger knows, if it may count as this start. ``event``: what has started it."""
         view = row.view
         self._require_same_start(view.id, view.saga, row.input_digest, input, view.state)
-        return _ended(view.id, view.state, StartResult(view.id, "", False, completed=True, source="ledger"), event)
+        completed = StartResult(view.id, "", False, completed=True, source="ledger")
+        return _ended(view.id, view.state, completed, event, row.started_at)
 
     async def run_in_temporal(self, saga_id: str, input: Any, claim: ClaimedId | None) -> StartResult:
         """The run under this id, if it is the same saga with the same input and may count as this start.
@@ -234,7 +238,9 @@ class ExistingSagas:
             if view.is_unverified:
                 raise Unverified(saga_id)
             state = view.state
-        return _ended(saga_id, state, StartResult(saga_id, run.run_id, False, completed=True), event)
+        began = await carried_start(run)
+        started_at = run.start_time if began is None else datetime.fromtimestamp(began, UTC)
+        return _ended(saga_id, state, StartResult(saga_id, run.run_id, False, completed=True), event, started_at)
 
     async def _digest(self, run: RunDescription) -> str:
         """The digest of the input of a run of this saga.
@@ -275,8 +281,10 @@ async def _event_of(run: RunInfo) -> str | None:
     return event if isinstance(event, str) else None
 
 
-def _ended(saga_id: str, state: str, completed: StartResult, event: str | None = None) -> StartResult:
+def _ended(
+    saga_id: str, state: str, completed: StartResult, event: str | None = None, started_at: datetime | None = None
+) -> StartResult:
     """The result for a saga that has ended. Raises AlreadyEnded unless it has completed."""
     if state != "COMPLETED":
-        raise AlreadyEnded(saga_id, state, event)
+        raise AlreadyEnded(saga_id, state, event, started_at)
     return completed

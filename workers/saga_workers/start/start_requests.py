@@ -11,7 +11,7 @@ from typing import Any, Literal
 class StartRequest:
     """A validated start. ``id`` is None if the definition has no id template. ``steps`` has its validation taken.
 
-    ``event``: the identity of the event that starts the saga; None if none does.
+    ``event``: the identity of the event, or of the enqueued row, that starts the saga; None if none does.
     """
 
     input: Any
