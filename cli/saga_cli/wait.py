@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -119,9 +119,13 @@ async def follow_saga(locator: Locator, saga_id: str, *, web_ui: str | None) -> 
         await asyncio.gather(closed, return_exceptions=True)
 
 
+ShowViews = Callable[["SagaView", Sequence["SagaView"]], None]
+"""Shows the view of a saga, and of sagas nested in it that have not ended."""
+
+
 @contextlib.contextmanager
-def live_screen(*, stderr: bool = False, transient: bool = False) -> Iterator[Callable[[SagaView], None]]:
-    """Gives a function that shows a view on the terminal in place of the one before."""
+def live_screen(*, stderr: bool = False, transient: bool = False) -> Iterator[ShowViews]:
+    """Gives a function that shows views on the terminal in place of those before."""
     from rich.console import Group
     from rich.live import Live
 
@@ -131,15 +135,15 @@ def live_screen(*, stderr: bool = False, transient: bool = False) -> Iterator[Ca
     console = make_console(stderr=stderr)
     with Live(console=console, auto_refresh=False, transient=transient, vertical_overflow="crop") as live:
 
-        def draw(view: SagaView) -> None:
-            lines = view_lines(view, now=datetime.now(UTC))
+        def draw(view: SagaView, nested: Sequence[SagaView]) -> None:
+            lines = [line for each_view in (view, *nested) for line in view_lines(each_view, now=datetime.now(UTC))]
             live.update(Group(*(to_rich(line) for line in lines)), refresh=True)
 
         yield draw
 
 
 @contextlib.contextmanager
-def _progress(warned: bool) -> Iterator[Callable[[SagaView], None]]:
+def _progress(warned: bool) -> Iterator[ShowViews]:
     """Shows on a terminal what happens, elsewhere what goes wrong. ``warned``: it is known that no worker answers."""
     if sys.stderr.isatty():
         with live_screen(stderr=True, transient=True) as draw:
@@ -153,11 +157,12 @@ class _TroublePrinter:
 
     def __init__(self, warned: bool) -> None:
         self._warned = warned
-        self._attempts: dict[str, int | None] = {}
+        self._attempts: dict[tuple[str, str], int | None] = {}
         self._starting: set[str] = set()
 
-    def __call__(self, view: SagaView) -> None:
-        from sagas.presentation.styled_text import attempt_text, progress_text
+    def __call__(self, view: SagaView, nested: Sequence[SagaView] = ()) -> None:
+        from saga_cli.failing_attempts import failing_calls
+        from sagas.presentation.styled_text import progress_text
 
         why = view.incomplete or view.pause_text
         if why and not self._warned:
@@ -167,17 +172,11 @@ class _TroublePrinter:
             if step.progress and step.progress.get("starting") and step.id not in self._starting:
                 self._starting.add(step.id)
                 warn(f"waiting for {view.id}: {step.id}: {progress_text(step.progress)}")
-            calls = {
-                step.id: step,
-                f"the undo of {step.id}": step.compensation,
-                f"the confirm of {step.id}": step.confirmation,
-            }
-            for name, call in calls.items():
-                if call is None or call.state != "RUNNING" or not call.error:
-                    continue
-                if self._attempts.get(name) != call.attempts:
-                    self._attempts[name] = call.attempts
-                    warn(f"{view.id}: {name}: {attempt_text(call)}")
+        for call in (call for each_view in (view, *nested) for call in failing_calls(each_view)):
+            key = (call.saga_id, call.name)
+            if key not in self._attempts or self._attempts[key] != call.attempts:
+                self._attempts[key] = call.attempts
+                warn(f"{call.saga_id}: {call.name}: {call.text}")
 
 
 @contextlib.asynccontextmanager
@@ -212,16 +211,18 @@ async def wait_for_saga(
         if exit_code(view) != STILL_RUNNING or view.source is not None:
             return view
         with _progress(warned) as show:
-            return await _follow_to_end(views, view, end, show)
+            return await _follow_to_end(locator, views, view, end, show)
 
 
 async def _follow_to_end(
-    views: AsyncGenerator[SagaView], view: SagaView, end: float | None, show: Callable[[SagaView], None]
+    locator: Locator, views: AsyncGenerator[SagaView], view: SagaView, end: float | None, show: ShowViews
 ) -> SagaView:
+    from saga_cli.failing_attempts import running_below
+
     while exit_code(view) == STILL_RUNNING and view.source is None:
-        show(view)
         try:
             async with asyncio.timeout(None if end is None else end - time.monotonic()):
+                show(view, await running_below(locator, view))
                 view = await anext(views)
         except TimeoutError:
             break

@@ -32,9 +32,12 @@ def is_single_attempt(step: StepDefinition) -> bool:
 def machine_repeats(step: StepDefinition) -> bool:
     """True when the machine repeats a forward attempt that certainly had no effect, and not the platform, which says of
     a call that is cancelled between two attempts nothing about them. A guard knows how they have ended, and a pivot is
-    not cancelled.
+    not cancelled. Nothing outside of its worker sees the attempts of a local activity, so the machine, which shows
+    them, repeats it.
     """
     if is_single_attempt(step):
+        return True
+    if step.execution == "local" and not step.pivot:
         return True
     operation = step.do
     is_unguarded_call = operation.local and not operation.guarded and not is_nested(step) and step.execution == "remote"

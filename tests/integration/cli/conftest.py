@@ -73,6 +73,13 @@ steps:
   - {id: flight, uses: work, with: {mode: "${{ input.mode }}"}, compensate: unwork}
 """
 
+TOUR = """
+saga: tour
+input: {type: object, properties: {mode: {type: string, default: ok}}}
+steps:
+  - {id: leg, uses: saga, with: {name: trip, input: {mode: "${{ input.mode }}"}}}
+"""
+
 ORDER = """
 saga: order
 id: "${{ input.number }}"
@@ -161,7 +168,7 @@ def fresh(name: str) -> str:
 
 def write_project(folder: Path, server: TemporalServer) -> Project:
     folder.mkdir(exist_ok=True)
-    for name, text in (("trip", TRIP), ("order", ORDER), ("numbered", NUMBERED), ("ask", ASK)):
+    for name, text in (("trip", TRIP), ("tour", TOUR), ("order", ORDER), ("numbered", NUMBERED), ("ask", ASK)):
         (folder / f"{name}.saga.yaml").write_text(text)
     (folder / "actions.py").write_text(ACTIONS)
     (folder / "saga.toml").write_text(

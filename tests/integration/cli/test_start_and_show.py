@@ -106,18 +106,24 @@ async def test_wait_ends_at_its_timeout(cli: CommandLine) -> None:
     assert (await cli.saga("signal", id, "approve")).code == 0
 
 
-async def test_waiting_prints_each_failed_attempt_where_there_is_no_terminal(cli: CommandLine) -> None:
+@pytest.mark.parametrize(("saga", "nested"), [("trip", ""), ("tour", "/leg")])
+async def test_waiting_prints_each_failed_attempt_where_there_is_no_terminal(
+    cli: CommandLine, saga: str, nested: str
+) -> None:
     id = fresh("retry")
     down = cli.folder / "down"
     down.touch()
-    answer = await cli.saga("--json", "start", "trip", "--id", id, "--set", "mode=retry", "--wait", "--timeout", "3s")
-    down.unlink()
+    answer = await cli.saga("--json", "start", saga, "--id", id, "--set", "mode=retry", "--wait", "--timeout", "3s")
     assert answer.code == 7
+    watched = await cli.saga("watch", id, "--timeout", "1s")
+    assert (watched.code, "the airline does not answer; the next attempt at 2" in watched.out) == (7, True), watched
+    down.unlink()
     lines = [line for line in answer.err.splitlines() if "the airline does not answer" in line]
-    assert lines[0].startswith(f"{id}: flight: attempt 1: ")
+    assert lines[0].startswith(f"{id}{nested}: flight: attempt 1: ")
     assert "; the next attempt at 2" in lines[0]
     assert len(lines) == len(set(lines))
-    assert json.loads(answer.out)["steps"][2]["error"]["message"] == "the airline does not answer"
+    told = (await cli.saga("--json", "show", f"{id}{nested}")).json
+    assert told["steps"][2]["error"]["message"] == "the airline does not answer"
     assert (await cli.saga("watch", id)).code == 0
 
 

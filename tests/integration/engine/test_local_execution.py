@@ -71,6 +71,24 @@ async def test_a_transient_failure_costs_one_attempt(env: Environment) -> None:
     assert await env.effects() == ["a", "b"]
 
 
+async def test_a_failed_attempt_is_shown_before_the_next_one(env: Environment) -> None:
+    env.plan["do b"] = [OSError("no route")]
+    slow = LOCAL.replace("initial_interval: 20ms, max_interval: 50ms", "initial_interval: 1h")
+    async with env.serving(slow) as client:
+        id = await begin(client, "here")
+
+        async def failing() -> Any:
+            b = row(await client.show(id), "b")
+            return b if b["error"] else None
+
+        b = await until(failing)
+        assert (b["state"], b["attempts"], b["error"]["message"]) == ("RUNNING", 1, "no route")
+        assert b["next_attempt_at"] is not None
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert await env.effects() == []
+
+
 async def test_a_timeout_leaves_no_effect(env: Environment) -> None:
     async def slow(step: Step) -> None:
         await asyncio.sleep(30)

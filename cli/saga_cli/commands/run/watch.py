@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,7 @@ from sagas.errors import UsageError
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
+    from saga_cli.wait import ShowViews
     from saga_workers.location.locator import Locator
     from sagas.protocol.saga_view import OperationView, SagaView, StepView
     from sagas.settings import Settings
@@ -55,6 +56,7 @@ async def _follow(
     locator: Locator, settings: Settings, saga_id: str, until_parked: bool, timeout: str | None, progress: list[str]
 ) -> SagaView:
     """``far`` gets what to say about an interrupt from now on."""
+    from saga_cli.failing_attempts import running_below
     from saga_cli.wait import follow_saga, noting_silence, parse_deadline
 
     end = parse_deadline(timeout)
@@ -72,14 +74,14 @@ async def _follow(
                     assert view is not None  # the first one comes at once
                     return view
                 progress[:] = [f"{saga_id} is still running; follow it again with `{saga_command('watch', saga_id)}`"]
-                draw(view)
+                draw(view, await running_below(locator, view))
                 if until_parked and view.waits_for_a_person:
                     return view
 
 
 @contextlib.contextmanager
-def _screen() -> Iterator[Callable[[SagaView], None]]:
-    """Gives a function that shows a view: live on a terminal, else one line for each change."""
+def _screen() -> Iterator[ShowViews]:
+    """Gives a function that shows views: live on a terminal, else one line for each change."""
     if wants_json() or not sys.stdout.isatty():
         yield _ChangePrinter()
         return
@@ -93,22 +95,23 @@ class _ChangePrinter:
     """Prints what has changed since the last view: lines for people, documents with ``--jsonl``."""
 
     def __init__(self) -> None:
-        self._last: SagaView | None = None
+        self._last: tuple[SagaView, ...] = ()
         self._shown: dict[str, list[str]] = {}
 
-    def __call__(self, view: SagaView) -> None:
-        if view == self._last:
+    def __call__(self, view: SagaView, nested: Sequence[SagaView] = ()) -> None:
+        if (view, *nested) == self._last:
             return
-        self._last = view
+        self._last = (view, *nested)
         match global_options().format:
             case "jsonl":
                 print(to_json(view.to_json()), flush=True)
             case "json":
                 return  # only the last one, printed at the end
             case _:
-                self._print_lines(view)
+                self._print_lines(view, nested)
 
-    def _print_lines(self, view: SagaView) -> None:
+    def _print_lines(self, view: SagaView, nested: Sequence[SagaView]) -> None:
+        from saga_cli.failing_attempts import failing_calls
         from sagas.presentation.styled_text import local_time, progress_text, reason_text
 
         now = local_time(datetime.now(UTC))
@@ -125,6 +128,8 @@ class _ChangePrinter:
                 doing = f": {progress_text(step.progress)}" if step.progress else ""
                 retried = f"{_retried(step)}{undone}{_retried(undo) if undo else ''}"
                 facts[step.id] = [f"  {step.id} {step.state}{retried}{doing}"]
+        for call in (call for each_view in nested for call in failing_calls(each_view)):
+            facts[f"{call.saga_id} {call.name}"] = [f"  {call.saga_id}: {call.name}: {call.text}"]
         for row in view.notifications:
             attempts = f", attempt {row.attempts}" if row.attempts else ""
             why = f": {row.error.message}" if row.error else ""
