@@ -249,6 +249,9 @@ request_table = sa.Table(
     sa.Column("reply_token", short_text(64)),
     # As in saga_guard: in the rows of the first commands of a saga, until a guard has it.
     sa.Column("origin", long_text()),
+    # Why the last reply that names this command was refused, while there is no other.
+    sa.Column("refusal", long_text()),
+    sa.Column("refused_at", sa.Double),
     sa.Index("saga_request_saga", "saga_id"),
     **TABLE_OPTIONS,
 )

@@ -328,7 +328,7 @@ async def record_reply(
     """
     stored = stored_values(engine)
     data = stored.encrypt_json(request_place(reply.key, "data"), reply.data)
-    values = {"outcome": reply.outcome, "data": data, "answered_at": DatabaseNow()}
+    values = {"outcome": reply.outcome, "data": data, "answered_at": DatabaseNow(), "refusal": None}
     here = request_table.c.step_key == reply.key
     async with engine.connect() as connection:
         row = (await connection.execute(_select_row(reply.key))).first()

@@ -16,12 +16,15 @@ from saga_workers.temporal.temporal_runs import RunDescription
 from saga_workers.views.answering import Workers
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
 from saga_workers.views.saga_view import read_view
+from sagas.builtins.messaging import REQUEST
 from sagas.errors import SagaError
 from sagas.protocol.outcomes import OTHER_ARGUMENTS
 from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN, SagaView
 
 if TYPE_CHECKING:
     from saga_workers.location.traces import RecordedEffect
+
+_WAITING = ("RUNNING", "UNKNOWN", "PARKED")
 
 
 async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | None = None) -> SagaView:
@@ -52,6 +55,7 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
         view = replace(view, needs_resume=True)
     reasons += await temporal_reasons(locator.temporal, workflow, workers, shown)
     reasons += await ParkedHolders(locator, workers).reasons(view, wait_messages(view))
+    reasons += await _refused_replies(locator, view)
     return with_reasons(view, reasons) or view
 
 
@@ -87,6 +91,19 @@ async def _effects(locator: Locator, saga_id: str) -> Sequence[RecordedEffect] |
         return await recorded_effects(locator.settings, saga_id)
     except SagaError:
         return None  # `saga doctor` reports the database
+
+
+async def _refused_replies(locator: Locator, view: SagaView) -> list[str]:
+    """The replies to commands for which the saga waits that were refused, in words."""
+    calls = [call for step in view.steps for call in (step, step.compensation, step.confirmation)]
+    if locator.settings is None or not any(call and call.uses == REQUEST and call.state in _WAITING for call in calls):
+        return []
+    from saga_workers.location.refused_replies import refused_replies
+
+    try:
+        return [refused.text for refused in await refused_replies(locator.settings, [view.id])]
+    except SagaError:
+        return []  # `saga doctor` reports the database
 
 
 def with_reasons(view: SagaView, reasons: Sequence[str]) -> SagaView | None:

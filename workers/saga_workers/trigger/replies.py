@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
@@ -36,6 +37,7 @@ from saga_activities.messaging.kafka_request import (
     decode_reply,
     outcome_of_reply,
 )
+from saga_activities.messaging.refused_replies import note_refusal
 from saga_activities.temporal.attempt_errors import to_application_error
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
@@ -200,6 +202,7 @@ class ReplyListener:
         if reason is not None:
             self._unusable_since[record.position] = time.monotonic()
             try:
+                await _note(engine, record, reason)
                 await self._dead_letter_sink(record, group, reason, self._stop)
             finally:
                 del self._unusable_since[record.position]
@@ -217,6 +220,14 @@ class ReplyListener:
         # Also for a reply read twice: the first time may have ended before the wake-up.
         woken = await complete_attempt(self._client, request, reply.key)
         return "woken" if woken else "late" if first else "duplicate", request
+
+
+async def _note(engine: AsyncEngine, record: ConsumedRecord, reason: str) -> None:
+    """Note in the row of the command why its reply is a dead letter, which is more important than the note."""
+    try:
+        await note_refusal(engine, record.raw_headers, reason)
+    except (SQLAlchemyError, OSError) as error:
+        log.warning("the reply is not noted: %s", driver_message(error), extra=fields(record=record.position))
 
 
 def _step_key(record: ConsumedRecord) -> str | None:

@@ -10,10 +10,14 @@ import typer
 from saga_cli.context import with_locator
 from saga_cli.exit_codes import DONE, FAILED
 from saga_cli.output import echo, print_list, wants_json, warn
+from sagas.errors import SagaError
 from sagas.text.shortening import counted, join_names
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from saga_workers.location.locator import Locator
+    from saga_workers.location.refused_replies import ReplyRefusal
     from saga_workers.views.parked import ParkedList
     from sagas.settings import Settings
 
@@ -27,21 +31,22 @@ def parked(
     """List what needs an operator, grouped by saga, step, operation and error, with the command for each group."""
     from saga_cli.shared_options import saga_filter
 
-    async def find(locator: Locator, settings: Settings) -> ParkedList:
+    async def find(locator: Locator, settings: Settings) -> tuple[ParkedList, Sequence[ReplyRefusal]]:
         from saga_workers.ledger.run_ledger import LedgerUnavailable
         from saga_workers.views.parked import read_parked
 
         asked = saga_filter(settings, saga=saga, since=since, labels=label or ())
         try:
-            return await read_parked(locator, asked, include_running=all_, nested=True)
+            parked_list = await read_parked(locator, asked, include_running=all_, nested=True)
         except LedgerUnavailable as error:
             warn(f"these are only the sagas that Temporal has: {error.message}")
-            return await read_parked(locator.within_temporal(), asked, include_running=all_, nested=True)
+            parked_list = await read_parked(locator.within_temporal(), asked, include_running=all_, nested=True)
+        return parked_list, await _refused_replies(settings, parked_list)
 
     from saga_workers.views.parked import group_parked
 
-    parked_list = with_locator(find)
-    groups = group_parked(parked_list.operations)
+    parked_list, refused = with_locator(find)
+    groups = [_with_refused_reply(group, refused) for group in group_parked(parked_list.operations)]
     if groups or not parked_list.unreachable or wants_json():
         print_list(groups, human=lambda rows: _print_groups(rows))
     if not parked_list.unreachable:
@@ -49,6 +54,30 @@ def parked(
     why = next(iter(parked_list.unreachable.values()))
     warn(f"{counted(len(parked_list.unreachable), 'saga')} could not be queried, and may need an operator: {why}")
     return DONE if groups else FAILED
+
+
+async def _refused_replies(settings: Settings, parked_list: ParkedList) -> Sequence[ReplyRefusal]:
+    """The refused replies to commands of the parked sagas."""
+    ids = list(dict.fromkeys(operation.saga_id for operation in parked_list.operations))
+    if settings.kafka.outbox is None or not ids:
+        return ()
+    from saga_workers.location.refused_replies import refused_replies
+
+    try:
+        return await refused_replies(settings, ids)
+    except SagaError as error:
+        warn(f"it is unknown whether replies to commands were refused: {error.message}")
+        return ()
+
+
+def _with_refused_reply(group: dict[str, Any], refused: Sequence[ReplyRefusal]) -> dict[str, Any]:
+    """The group, with the last refused reply to a command of one of its sagas."""
+    texts = [
+        reply.text
+        for reply in refused
+        if (reply.step.partition("#")[0], reply.op) == (group["step"], group["op"]) and reply.saga_id in group["ids"]
+    ]
+    return {**group, "refused_reply": texts[-1]} if texts else group
 
 
 def _print_groups(groups: Any) -> None:
@@ -64,6 +93,8 @@ def _print_groups(groups: Any) -> None:
         op = {"do": "", "undo": "the undo of ", "confirm": "the confirm of "}.get(group["op"], "")
         echo(f"⏸ {group['count']} × {group['saga']}: {op}{group['step']}{age}")
         echo(f"    {group['error']}")
+        if "refused_reply" in group:
+            echo(f"    {group['refused_reply']}")
         echo(f"    {join_names(group['ids'], 5)}")
         if "rows" in group:
             from sagas.presentation.parked_rows import row_lines

@@ -1,17 +1,21 @@
-"""A participant that has done a command answers after an operator has vouched that it did not."""
+"""Replies after an operator has vouched that a command was not done, and replies that are refused."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from temporalio.client import WorkflowFailureError
 
+from saga_cli import main
 from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_workers.doctor.saga_checks import check_late_replies
 from saga_workers.location.locator import using_locator
 from saga_workers.reconcile.reconciliation import reconcile
+from saga_workers.stuck.stuck_view import read_view_with_stuck
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
@@ -155,3 +159,42 @@ async def test_what_a_run_before_a_reset_has_undone_is_no_finding(env: Environme
             findings = (await reconcile(locator, settings, scope))["findings"]
         assert [finding["class"] for finding in findings if finding["saga_id"] == saga_id] == []
     assert saga_id not in (await check_late_replies(env.client.temporal, settings)).message
+
+
+async def test_a_refused_reply_is_named_until_the_right_one_comes(
+    env: Environment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    id = await env.begin("trip", undo="done")
+    await env.waits(id, "pay")
+    await env.answer(f"{id}/pay", token="guessed")
+
+    async def stuck() -> str:
+        return "\n".join((await read_view_with_stuck(env.client.locator, id)).stuck or ())
+
+    refused = "a reply to the command of pay was refused at "
+    why = ", and is a dead letter: the header sagatoken is not that of the command"
+    await until(lambda: _holds(stuck, refused, why))
+    assert (await env.ended(id))["state"] == "PARKED"
+    await env.answer(f"{id}/pay", "maybe")
+    await until(lambda: _holds(stuck, refused, "the header sagaoutcome is 'maybe'"))
+    config = str(env.folder / "saga.toml")
+    capsys.readouterr()
+    assert await asyncio.to_thread(main.run, ["--config", config, "--json", "parked", "--saga", "trip"]) == 0
+    [group] = json.loads(capsys.readouterr().out)
+    assert group["refused_reply"] in await stuck()
+    await env.answer(f"{id}/pay")
+    await until(lambda: _holds_no(stuck, refused))
+    story = await env.ended(id)
+    if story["state"] == "PARKED":  # its last attempt was over before the reply came
+        await resolve(env, id, "pay", "retry")
+        story = await env.ended(id)
+    assert story["state"] == "COMPLETED"
+
+
+async def _holds(read: Callable[[], Awaitable[str]], *texts: str) -> bool:
+    shown = await read()
+    return all(text in shown for text in texts)
+
+
+async def _holds_no(read: Callable[[], Awaitable[str]], text: str) -> bool:
+    return text not in await read()
