@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,6 +25,10 @@ from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN, SagaView
 if TYPE_CHECKING:
     from saga_workers.location.traces import RecordedEffect
 
+EFFECTS_TIMEOUT = 5.0
+"""Seconds in which the databases have to tell whether an undo has begun of which Temporal has no run."""
+
+_MAY_BE_UNDONE = "the databases do not answer in time, so an undo whose run was deleted would not be shown"
 _WAITING = ("RUNNING", "UNKNOWN", "PARKED")
 
 
@@ -31,8 +36,14 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
     """The view, with the field ``stuck`` if the saga will not finish by itself."""
     workers = Workers(locator.temporal)
     view = await read_view(locator, saga_id, web_ui=web_ui, workers=workers)
-    if view.state == "COMPLETED" and (interrupted := await _interrupted_undo(locator, view)) is not None:
-        return interrupted.bare_view
+    if view.state == "COMPLETED" and view.can_undo:  # otherwise nobody can have begun to undo it
+        try:
+            async with asyncio.timeout(EFFECTS_TIMEOUT):
+                interrupted = await _interrupted_undo(locator, view)
+        except TimeoutError:
+            return replace(view, incomplete=view.incomplete or _MAY_BE_UNDONE)
+        if interrupted is not None:
+            return interrupted.bare_view
     is_over = view.state in FINAL_STATES and view.state != "TERMINATED"
     if is_over and not _may_hide_another(view) and view.locks is None and not view.row_locks:
         return view  # one with locks may still be releasing them
