@@ -6,9 +6,10 @@ Only the row is written here. The relay or a worker delivers it as soon as the t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from saga_activities.awaited_calls import to_be_awaited
 from saga_activities.input_limits import MAX_ENQUEUED_BYTES, MAX_ENQUEUED_NAME
 from saga_activities.json_results import to_json_value
 from sagas.definition.saga_ids import check_saga_id, check_saga_name
@@ -27,7 +28,9 @@ _PSYCOPG_INSERT = (
 )
 
 
-async def enqueue(session: Any, saga: str, input: Any = None, *, id: str | None = None, key: str | None = None) -> None:
+def enqueue(
+    session: Any, saga: str, input: Any = None, *, id: str | None = None, key: str | None = None
+) -> Coroutine[Any, Any, None]:
     """Start a saga when the transaction of ``session`` is committed, and never if it is rolled back.
 
     ``session``: an AsyncSession or AsyncConnection of SQLAlchemy, or an AsyncConnection or AsyncCursor of psycopg, on a
@@ -38,6 +41,10 @@ async def enqueue(session: Any, saga: str, input: Any = None, *, id: str | None 
     Raises UsageError if the id, the key or the input cannot be stored. Whether the saga exists and takes the input is
     checked when the row is delivered: see `saga enqueued list`.
     """
+    return to_be_awaited("enqueue", _enqueue(session, saga, input, id, key))
+
+
+async def _enqueue(session: Any, saga: str, input: Any, id: str | None, key: str | None) -> None:
     check_saga_name(saga)
     if id is not None:
         check_saga_id(id)
@@ -46,9 +53,9 @@ async def enqueue(session: Any, saga: str, input: Any = None, *, id: str | None 
     await _insert(session, {**values, "order_key": _checked_key(key)})
 
 
-async def enqueue_signal(
+def enqueue_signal(
     session: Any, saga_id: str, name: str, data: Any = None, *, saga: str | None = None, key: str | None = None
-) -> None:
+) -> Coroutine[Any, Any, None]:
     """Signal a saga when the transaction of ``session`` is committed, and never if it is rolled back.
 
     ``session`` and ``key`` as for :func:`enqueue`; as the default key is the id of the saga, a signal that is written
@@ -57,6 +64,10 @@ async def enqueue_signal(
 
     Raises UsageError as :func:`enqueue` does.
     """
+    return to_be_awaited("enqueue_signal", _enqueue_signal(session, saga_id, name, data, saga, key))
+
+
+async def _enqueue_signal(session: Any, saga_id: str, name: str, data: Any, saga: str | None, key: str | None) -> None:
     if saga is not None:
         check_saga_name(saga)
     check_saga_id(saga_id)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Executable
 
+from saga_activities.awaited_calls import not_awaited, requiring_await
 from saga_activities.guard.sql_session import Parameters, Row, SqlSession
 from sagas.actions.events import EventLog
 from sagas.errors import AlreadyCompensated, AttemptOver, Rejected, UsageError
@@ -82,8 +83,7 @@ class ActionSql:
     def check_begun(self) -> None:
         """Raises UsageError for a call without `await`. It did nothing, and what it returned counts as true."""
         if self._not_awaited:
-            name = f"{self._owner}.{self._not_awaited[0]}"
-            raise UsageError(f"`{name}` was called without `await`, so it did nothing: write `await {name}(…)`")
+            raise not_awaited(f"{self._owner}.{self._not_awaited[0]}")
 
     def call(
         self, name: str, method: Callable[..., Awaitable[Returned]], /, *args: Any, **named: Any
@@ -120,19 +120,24 @@ def until_return(sql: ActionSql | None, events: Iterable[EventLog]) -> Iterator[
     Raises UsageError for a call that the function has not awaited, also instead of an answer of the function, which
     may rest on it.
     """
-    try:
-        yield
-    except (Rejected, AlreadyCompensated):
-        if sql is not None:
-            sql.check_begun()
-        raise
-    finally:
-        for log_of_events in events:
-            log_of_events.end()
-        if sql is not None:
-            sql.end()
+    with requiring_await() as others:
+        try:
+            yield
+        except (Rejected, AlreadyCompensated):
+            if sql is not None:
+                sql.check_begun()
+            if others:
+                raise not_awaited(others[0]) from None
+            raise
+        finally:
+            for log_of_events in events:
+                log_of_events.end()
+            if sql is not None:
+                sql.end()
     if sql is not None:
         sql.check_awaited()
+    if others:
+        raise not_awaited(others[0])
 
 
 class SyncActionSql:

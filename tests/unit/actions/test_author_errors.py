@@ -20,7 +20,7 @@ from saga_spark.job_errors import JobFailed, to_job_error
 from saga_spark.runner.runner_protocol import error_to_json
 from saga_workers.trigger.bridge_function import run_bridge_function
 from saga_workers.trigger.consumed_record import ConsumedRecord
-from sagas import Rejected, Step
+from sagas import Rejected, Step, enqueue
 from sagas.actions.consumers import Bridge
 from sagas.actions.registry import Action, load_modules
 from sagas.errors import DefiniteFailure, NeedsOperator, UsageError
@@ -121,6 +121,19 @@ async def test_a_result_may_raise_such_an_error_too() -> None:
         raise Frozen("A-1")
 
     assert isinstance(await raised_by(results), Frozen)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("rejects", [False, True])
+async def test_a_start_that_is_enqueued_without_await_is_an_error_of_the_step(rejects: bool) -> None:
+    async def pay() -> None:
+        enqueue(None, "checkout")  # pyright: ignore[reportUnusedCoroutine]
+        if rejects:
+            raise Rejected("no stock")
+
+    error = await raised_by(pay)
+    assert isinstance(error, UsageError)
+    assert error.message == "`enqueue` was called without `await`, so it did nothing: write `await enqueue(…)`"
 
 
 def test_so_may_a_validator() -> None:
