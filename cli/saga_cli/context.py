@@ -106,8 +106,7 @@ def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
     Raises:
         ServerDownError: the server does not answer.
     """
-    import asyncio
-
+    from saga_cli.command_loop import run_command
     from saga_workers.temporal.temporal_client import connect
 
     settings = load_settings()
@@ -115,7 +114,7 @@ def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
     async def connected() -> T:
         return await work(await connect(settings), settings)
 
-    return asyncio.run(connected())
+    return run_command(connected())
 
 
 def with_locator(work: Callable[[Locator, Settings], Awaitable[T]]) -> T:

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from saga_cli.command_loop import run_command
+
 T = TypeVar("T")
 
 
@@ -29,7 +31,7 @@ def run_and_clean_up(command: Coroutine[Any, Any, T]) -> T:
         return await task
 
     try:
-        return asyncio.run(run())
+        return run_command(run())
     except asyncio.CancelledError:
         if received:
             raise SystemExit(128 + received[0]) from None

@@ -90,14 +90,13 @@ async def follow_saga(locator: Locator, saga_id: str, *, web_ui: str | None) -> 
                 raise
 
     closed = asyncio.ensure_future(end())
-    follows_run, ended = True, False
+    follows_run = True
     try:
         for poll, interval in enumerate(Backoff(_FIRST_POLL, _MAX_POLL, factor=1.3)):
             view = await read_view(locator, saga_id, web_ui=web_ui)
             view = await with_blocking_checked(locator, view)
-            ended = view.state in FINAL_STATES or view.source == "ledger"
             yield view
-            if ended:
+            if view.state in FINAL_STATES or view.source == "ledger":
                 return
             if view.bulk_workflow is not None:  # it has no run yet whose end could be waited for
                 await asyncio.sleep(interval)
@@ -111,10 +110,6 @@ async def follow_saga(locator: Locator, saga_id: str, *, web_ui: str | None) -> 
                 closed.result()
                 await asyncio.sleep(_FIRST_POLL if poll else 0)
     finally:
-        if ended:
-            # The answer that the run has closed is on its way: after the command's event loop is closed, the SDK would
-            # print a traceback for it.
-            await asyncio.wait({closed}, timeout=_FIRST_POLL)
         closed.cancel()
         await asyncio.gather(closed, return_exceptions=True)
 

@@ -158,8 +158,7 @@ def _resume_one(
     committed: bool | None,
     as_: str | None,
 ) -> int:
-    import asyncio
-
+    from saga_cli.command_loop import run_command
     from saga_cli.inputs import read_definition, read_input
     from saga_workers import intervention_answers
     from saga_workers.client import Client
@@ -201,7 +200,7 @@ def _resume_one(
             await warn_without_poller(client)
             return {"id": started.id, "response": "started again", "state": "RUNNING"}
 
-    document = asyncio.run(run())
+    document = run_command(run())
     print_document(document, human=lambda: echo(f"{saga_id}: {_in_words(document)}"))
     return 0
 

@@ -35,8 +35,7 @@ def relay(
 
     --release EVENT and --drop EVENT decide about events that need an operator (see --status).
     """
-    import asyncio
-
+    from saga_cli.command_loop import run_command
     from saga_workers.relay.relay_process import run_relay
     from sagas.errors import UsageError
 
@@ -55,16 +54,15 @@ def relay(
     running = run_relay(
         settings, connection=connection, once=once, health=health, grace=parse_duration_option(grace, "--grace")
     )
-    asyncio.run(running)
+    run_command(running)
     return 0
 
 
 def _status(settings: Settings, connection: str | None) -> int:
-    import asyncio
-
+    from saga_cli.command_loop import run_command
     from saga_workers.relay.relay_status import relay_status
 
-    status = asyncio.run(relay_status(settings, connection))
+    status = run_command(relay_status(settings, connection))
     print_document(status, human=lambda: _print_status(status))
     return FAILED if any("error" in outbox or "kafka_error" in outbox for outbox in status["outboxes"]) else DONE
 
@@ -77,14 +75,13 @@ def _decide(
     reason: str | None,
     as_: str | None,
 ) -> int:
-    import asyncio
-
+    from saga_cli.command_loop import run_command
     from saga_workers.relay.undecided_events import decide_in_any_outbox
 
     why = required_text(reason, "--reason", "it is recorded with the event")
     by = operator_name(as_) or getpass.getuser()
     event, decision = (release, "release") if release is not None else (drop, "drop")
-    message = asyncio.run(decide_in_any_outbox(settings, connection, str(event), decision, reason=why, who=by))
+    message = run_command(decide_in_any_outbox(settings, connection, str(event), decision, reason=why, who=by))
     print_document({"event": event, "decision": decision, "message": message}, human=lambda: echo(message))
     return 0
 

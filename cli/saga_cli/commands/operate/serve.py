@@ -18,8 +18,7 @@ def serve(
 
     GET /openapi.json lists the requests. /console has pages for people, with console = true under [serve].
     """
-    import asyncio
-
+    from saga_cli.command_loop import run_command
     from saga_workers.runtime.logs import configure_logs
     from saga_workers.serve.serve_process import run_api
     from sagas.errors import UsageError
@@ -27,5 +26,5 @@ def serve(
     if log_format not in ("text", "json"):
         raise UsageError(f"--log-format must be text or json, not {log_format}")
     configure_logs(log_format, debug=global_options().debug)
-    asyncio.run(run_api(load_settings(), listen, health=health))
+    run_command(run_api(load_settings(), listen, health=health))
     return 0

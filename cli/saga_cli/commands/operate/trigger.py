@@ -37,8 +37,7 @@ def trigger(
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
 ) -> int:
     """Start and signal sagas with Kafka events, run consumers and bridges, receive replies. SIGTERM drains."""
-    import asyncio
-
+    from saga_cli.command_loop import run_command
     from saga_workers.trigger.trigger_process import run_trigger
     from sagas.project import Project
 
@@ -48,7 +47,7 @@ def trigger(
     if only is not None and not chosen:
         raise UsageError("--only names no saga, consumer or bridge")
     start_logging(log_format)
-    asyncio.run(
+    run_command(
         run_trigger(
             Project(load_settings()),
             only=chosen or None,

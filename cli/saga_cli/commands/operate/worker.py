@@ -19,10 +19,9 @@ def worker(
     retention: Annotated[str, typer.Option(help="how long the guards keep the rows of a finished saga")] = "30d",
 ) -> int:
     """Run the project's sagas and actions. SIGTERM drains: no new tasks, attempts in flight may complete."""
-    import asyncio
-
     from temporalio.common import WorkerDeploymentVersion
 
+    from saga_cli.command_loop import run_command
     from saga_workers.worker.worker_process import run_worker
     from sagas.errors import UsageError
     from sagas.project import Project
@@ -31,7 +30,7 @@ def worker(
         raise UsageError("--deployment and --build-id must be given together")
     version = WorkerDeploymentVersion(deployment, build_id) if deployment and build_id else None
     start_logging(log_format)
-    asyncio.run(
+    run_command(
         run_worker(
             Project(load_settings()),
             health=health,
