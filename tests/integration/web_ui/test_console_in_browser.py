@@ -272,6 +272,6 @@ async def test_a_decision_about_many_comes_from_its_own_page(
             ({"cause": "0"}, 200, "0 of 1 saga"),
             ({"pick.0": "a\0b\tb\tdo\tc"}, 200, "0 of 1 saga"),
         ):
-            form = {**fields, "form": token or "", **wrong}
-            answer = await page.request.post(path, form=form, headers={"Origin": console_address})
+            sent: dict[str, str | float | bool] = {**fields, "form": token or "", **wrong}
+            answer = await page.request.post(path, form=sent, headers={"Origin": console_address})
             assert (answer.status, words in await answer.text()) == (status, True), await answer.text()
