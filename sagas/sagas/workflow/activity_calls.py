@@ -21,10 +21,9 @@ from sagas.input_limits import MAX_DURATION, MAX_RETRY_DELAY
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
-from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call
+from sagas.protocol.payloads import UNDO_SUFFIX, encode_call
 from sagas.workflow.callbacks import Callbacks, Ended, awaits_callback
 from sagas.workflow.failures import attempts_made
-from sagas.workflow.json_payloads import activity_result
 from sagas.workflow.limits import to_payload
 from sagas.workflow.origin_sender import OriginSender
 from sagas.workflow.run_trust import latest_call
@@ -32,6 +31,7 @@ from sagas.workflow.signed_answers import (
     UNSIGNED_ANSWER,
     outcome_of_answer,
     outcome_of_failure,
+    outcome_of_foreign_answer,
     outcome_of_others,
     outcome_of_request,
 )
@@ -138,7 +138,7 @@ class ActivityCalls:
             elif call.local:
                 outcome = outcome_of_request(call.action, payload, error, self._marker(call.id), call=started)
             else:  # only a worker of this project may try without end
-                outcome = outcome_of_others(error)
+                outcome = outcome_of_others(error, self._marker(call.id))
                 outcome = replace(outcome, counted=outcome.counted or call.op != "do", charged=True)
             if outcome.kind in ("unknown", "rejected") and outcome.attempt is None:
                 outcome = replace(outcome, attempt=attempts_made(error, _retry_policy(call).maximum_attempts))
@@ -151,7 +151,7 @@ class ActivityCalls:
             if is_ours:
                 outcome = outcome_of_answer(call.action, payload, value, self._marker(call.id), call=started)
             else:
-                outcome = decode_result(activity_result(value))
+                outcome = outcome_of_foreign_answer(value, self._marker(call.id))
         self._running.pop(call.id, None)
         self._cancelling.discard(call.id)
         return outcome, _counted(call, outcome)

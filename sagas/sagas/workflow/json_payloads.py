@@ -18,12 +18,18 @@ from sagas.input_limits import MAX_INPUT_VALUES, MAX_JSON_DEPTH, MAX_RESULT_VALU
 from sagas.text.exact_json import decode_json, decode_unambiguous, encode_json
 from sagas.text.json_mistakes import InvalidJson
 from sagas.text.json_values import encodable, has_more_values, json_problem
+from sagas.text.printable import printable_line
+from sagas.text.shortening import shorten
+from sagas.workflow.run_trust import KeyMissing
 
 ENVELOPE_VALUES = 1_000
 """Values around those of a result or of the details of a failure, such as the number of the attempt."""
 
 JSON_ENCODING = b"json/plain"
 _NULL = b"binary/null"
+
+MISSING_KEY_ENCODING = b"saga/missing-key"
+"""Of a payload that this worker cannot decrypt: its data is the id of the key that it names."""
 
 
 NO_INPUT = RawValue(Payload())
@@ -32,6 +38,21 @@ NO_INPUT = RawValue(Payload())
 
 class UnreadableValue(Exception):
     """A value of another client that this worker cannot decode. Decoding it again would fail each time."""
+
+
+def missing_value_key(payload: Payload) -> str | None:
+    """The id of the key that this worker lacks for a payload; None if it lacks none. Any client may invent a key."""
+    is_missing = payload.metadata.get("encoding") == MISSING_KEY_ENCODING
+    return payload.data.decode(errors="replace") if is_missing else None
+
+
+def require_value_key(payload: Payload) -> None:
+    """Raise KeyMissing if this worker lacks the key of a payload: another worker may have it."""
+    if (key := missing_value_key(payload)) is not None:
+        raise KeyMissing(
+            f"a value is encrypted with the key {printable_line(shorten(key))}, which [codec] key of this worker does "
+            "not have: it is left to another worker; give all workers the same keys"
+        )
 
 
 def json_payload(value: Any) -> Payload:
@@ -45,10 +66,12 @@ def raw_json(value: Any) -> RawValue:
 
 
 def read_payload(payload: Payload, *, unambiguous: bool = False) -> Any:
-    """The value of a payload of JSON, the only encoding that sagas can store. Raises UnreadableValue.
+    """The value of a payload of JSON, the only encoding that sagas can store. Raises UnreadableValue, and KeyMissing if
+    this worker lacks the key of the payload.
 
     ``unambiguous``: it may come from another program, so no object may have a name twice.
     """
+    require_value_key(payload)
     encoding = payload.metadata.get("encoding", b"")
     if encoding == _NULL:
         return None
@@ -110,11 +133,16 @@ def activity_result(returned: RawValue | None, *, around: int = 0) -> Any:
         return {"omitted": "unreadable", "reason": str(error)}
 
 
+def failure_payloads(error: ApplicationError) -> Sequence[Payload]:
+    """The details of a failure as they were sent."""
+    return [] if error.failure is None else error.failure.application_failure_info.details.payloads
+
+
 def failure_details(error: ApplicationError) -> Any:
     """The first detail of a failure; None without details. The SDK has read the error's own with its converter."""
     if error.failure is None:
         return error.details[0] if error.details else None
-    payloads = error.failure.application_failure_info.details.payloads
+    payloads = failure_payloads(error)
     try:
         return read_bounded(payloads[0], MAX_RESULT_VALUES, around=ENVELOPE_VALUES) if payloads else None
     except UnreadableValue as unreadable:

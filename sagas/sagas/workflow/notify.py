@@ -28,7 +28,6 @@ from sagas.protocol.payloads import (
     RETRY_NOTIFICATION_SIGNAL,
     UNDO_SUFFIX,
     decode_call,
-    decode_result,
     encode_call,
     is_local_call,
 )
@@ -37,12 +36,14 @@ from sagas.text.markdown import markdown_text
 from sagas.text.shell import saga_command
 from sagas.workflow.client_fields import LONGEST_NAME, LONGEST_WAIT, number, optional_text, read_client_value, text
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
-from sagas.workflow.json_payloads import NO_INPUT, activity_result, raw_json
+from sagas.workflow.json_payloads import NO_INPUT, raw_json
 from sagas.workflow.limits import to_payload
 from sagas.workflow.run_start import refuse_foreign_id
 from sagas.workflow.run_trust import RunTrust, is_signed_message, signed_message
+from sagas.workflow.signed_answers import is_undecoded_failure, outcome_of_foreign_answer
 from sagas.workflow.summaries import limit_summary, run_summary
 from sagas.workflow.task_set import CommandContext
+from sagas.workflow.undecoded import UNDECODED_ANSWER
 
 MESSAGE_LIMIT = 500
 """Maximum characters of a failure message in the memo."""
@@ -224,20 +225,23 @@ class NotifyWorkflow:
         call, attempts = order["call"], self._status["attempts"]
         self._status["attempts"] = attempts + 1
         argument = {**call["argument"], ENVELOPE: {**call["argument"][ENVELOPE], "earlier_attempts": attempts}}
+        marker = f"attempt {attempts + 1}"
         try:
             value = await workflow.execute_activity(
                 order["uses"],
                 raw_json(argument),
                 result_type=RawValue,
-                activity_id=f"attempt {attempts + 1}",
+                activity_id=marker,
                 summary=limit_summary(call["summary"]),
                 task_queue=call["task_queue"],
                 start_to_close_timeout=timedelta(seconds=float(call["timeout"])),
                 retry_policy=RetryPolicy(maximum_attempts=1),
             )
         except FailureError as error:
+            if is_undecoded_failure(error, marker):
+                return Outcome("unknown", failure=UNDECODED_ANSWER)
             return activity_outcome(error)
-        return decode_result(activity_result(value))
+        return outcome_of_foreign_answer(value, marker)
 
     async def _wait_for_next_attempt(self, order: dict[str, Any], seconds: float, failure: Failure) -> None:
         """Wait for the next attempt, or until an operator requests it."""

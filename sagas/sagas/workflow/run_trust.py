@@ -70,6 +70,10 @@ class ProjectTrust(Protocol):
         """
         ...
 
+    def awaits_key(self, id: str) -> bool:
+        """Return whether another worker may still have a key that this one lacks; see :meth:`awaited_key`."""
+        ...
+
     def trusts_answer(self, content: Mapping[str, Any], answer: Any) -> bool:
         """Return whether a worker of this project has given this answer of an engine's activity, a payload.
         ``content``: see :func:`sagas.protocol.signed_content.answer_content`.

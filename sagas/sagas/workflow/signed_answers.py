@@ -18,8 +18,9 @@ from sagas.protocol.outcomes import Failure, Outcome, is_held
 from sagas.protocol.payloads import ANSWER_METADATA, NOT_REGISTERED_TYPES, UNSIGNED_TYPE, decode_failure, decode_result
 from sagas.protocol.signed_content import failure_content, read_answer_signature
 from sagas.workflow.failures import activity_failure, activity_outcome, attempts_made
-from sagas.workflow.json_payloads import ENVELOPE_VALUES, activity_result
+from sagas.workflow.json_payloads import ENVELOPE_VALUES, activity_result, failure_payloads, missing_value_key
 from sagas.workflow.run_trust import UNTRUSTED, ProjectTrust, is_untrusted, require_key, run_trust
+from sagas.workflow.undecoded import UNDECODED_ANSWER, is_undecoded
 
 UNSIGNED_ANSWER = Failure(
     "UnsignedAnswer", "the answer is not signed with a key of this worker, so it is not known what the attempt has done"
@@ -44,7 +45,7 @@ def is_signed_answer(
     content |= {"workflow_id": workflow.info().workflow_id, **(failure or {})}
 
     def is_signed(trust: ProjectTrust) -> bool:
-        return trust.trusts_answer(content, answer)
+        return missing_value_key(answer) is None and trust.trusts_answer(content, answer)
 
     return not is_untrusted(trust, is_signed, f"{UNTRUSTED} {marker} {digest[:12]}", proof=is_signed)
 
@@ -61,8 +62,11 @@ def is_believed_answer(
     """True if this answer about an effect is signed, see :func:`is_signed_answer`.
 
     Raises KeyMissing while another worker may have the key of the signature: when keys are rotated, the answer of a
-    worker that has the new key may reach one without it.
+    worker that has the new key may reach one without it. So it does while another worker may have the key that the
+    answer is encrypted with.
     """
+    if is_undecoded(answer, marker, waits=True):
+        return False
     signature = read_answer_signature(answer.metadata.get(ANSWER_METADATA, b""))
     require_key(run_trust(), marker, signature, f"the answer of {name} ({marker})")
     return is_signed_answer(name, request, answer, marker, failure, call=call)
@@ -70,7 +74,7 @@ def is_believed_answer(
 
 def is_believed_failure(name: str, request: Payload, error: ApplicationError, marker: str, *, call: str) -> bool:
     """True if this failure is signed, see :func:`is_believed_answer`."""
-    details = [] if error.failure is None else error.failure.application_failure_info.details.payloads
+    details = failure_payloads(error)
     # A worker without the key signs nothing: no marker in the history for each of its answers.
     if not details or error.type == UNSIGNED_TYPE:
         return False
@@ -117,10 +121,26 @@ def outcome_of_failure(
     return Outcome("unknown", failure=UNSIGNED_ANSWER)
 
 
-def outcome_of_others(error: FailureError) -> Outcome:
+def outcome_of_foreign_answer(answer: Any, marker: str) -> Outcome:
+    """The outcome of a call to a worker of another project, or of a command, from what was returned."""
+    if answer is not None and is_undecoded(answer.payload, marker, waits=True):
+        return Outcome("unknown", failure=UNDECODED_ANSWER)
+    return decode_result(activity_result(answer))
+
+
+def is_undecoded_failure(error: FailureError, marker: str) -> bool:
+    """True if the run goes on without the details of a failure, see :func:`is_undecoded`."""
+    cause = activity_failure(error)
+    details = failure_payloads(cause)[:1] if isinstance(cause, ApplicationError) else []
+    return any(is_undecoded(detail, marker, waits=True) for detail in details)
+
+
+def outcome_of_others(error: FailureError, marker: str) -> Outcome:
     """The outcome of a call whose failure no worker of the project has signed, because the step has a task queue of its
     own, or the failure is a reply to a command. A participant, or anybody who reaches Temporal, wrote its message.
     """
+    if is_undecoded_failure(error, marker):
+        return Outcome("unknown", failure=UNDECODED_ANSWER)
     outcome = activity_outcome(error)
     if outcome.failure is None or not isinstance(activity_failure(error), ApplicationError):
         return outcome
@@ -132,7 +152,7 @@ def outcome_of_request(name: str, request: Payload, error: FailureError, marker:
 
     A reply repeats nothing: only a worker, which signs it, can hold an attempt back, or not charge it.
     """
-    outcome, cause = outcome_of_others(error), activity_failure(error)
+    outcome, cause = outcome_of_others(error, f"reply {marker}"), activity_failure(error)
     is_limited = outcome.charged and not is_held(outcome)
     if is_limited or not isinstance(cause, ApplicationError):
         return outcome

@@ -9,7 +9,7 @@ import secrets
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,13 @@ import httpx
 import psycopg
 import pytest
 from psycopg import sql
+from temporalio import activity
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowQueryFailedError, WorkflowUpdateFailedError
 from temporalio.common import RawValue
 from temporalio.converter import DataConverter
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from saga_activities.value_cipher import ValueCipher
@@ -29,9 +32,11 @@ from saga_workers.client import Client
 from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.temporal.payload_codec import EncryptingCodec
 from saga_workers.views.saga_list import SagaFilter
+from saga_workers.worker import worker_trust
 from saga_workers.worker.plugin import SagaPlugin
 from sagas.errors import UsageError
 from sagas.project import Project
+from sagas.protocol.payloads import MACHINE_QUERY
 from sagas.settings import load_settings
 from sagas.settings.codec import CodecKey
 from tests.helpers.database_servers import DatabaseServer
@@ -75,6 +80,8 @@ DEFINITIONS = {
     "declined": "[{id: a, uses: cards.charge, with: {card: '${{ input.card }}'}, compensate: cards.refund},"
     " {id: b, uses: cards.decline, with: {card: '${{ input.card }}'}, effect: none}]",
     "waits": "[{id: a, uses: wait, with: {signal: approved}}]\noutput: '${{ steps.a.result }}'",
+    "answered": "[{id: a, uses: works, task_queue: far, effect: none}]",
+    "failed": "[{id: a, uses: fails, task_queue: far, effect: none}]",
     "parks": "[{id: a, uses: cards.decline, with: {card: '${{ input.card }}'}, on_failure: park, effect: none}]",
 }
 ACTIONS = """
@@ -235,6 +242,57 @@ async def test_a_value_that_no_key_has_made_stops_no_saga(project: Project, tmp_
             assert saga_id in run_command(["list"], tmp_path).stdout
             await client.signal(saga_id, "approved", CARD)
             assert (await finished(client, saga_id))["output"]["data"] == CARD
+
+
+async def test_a_value_with_a_key_that_nobody_has_stops_no_saga(
+    project: Project, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_trust, "KEY_WAIT", 0.0)
+    address, queue = str(project.settings.temporal.address), str(project.settings.temporal.task_queue)
+    evil = Payload(metadata={"encoding": b"binary/encrypted", "encryption-key-id": b"evil"}, data=bytes(40))
+    stranger = await Temporal.connect(address)
+
+    @activity.defn(dynamic=True)
+    async def answer(_: Sequence[RawValue]) -> RawValue:
+        if activity.info().activity_type == "fails":
+            raise ApplicationError("no", RawValue(evil), non_retryable=True)
+        return RawValue(evil)
+
+    async with (
+        Worker(stranger, task_queue="far", activities=[answer]),
+        Worker(
+            await Temporal.connect(address, plugins=[SagaPlugin(project)]),
+            task_queue=queue,
+            max_cached_workflows=0,  # every task replays what was ignored
+        ),
+        connected(project) as client,
+    ):
+        waiting = await client.start("waits", {})
+        run = stranger.get_workflow_handle(waiting.id)
+        for _ in range(2):
+            await run.signal("approved", RawValue(evil))
+            await until_waiting(client, waiting.id)
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await run.execute_update("cancel", RawValue(evil))
+        assert "encrypted with the key evil" in str(refused.value.cause)
+        with pytest.raises(WorkflowQueryFailedError):
+            await run.query(MACHINE_QUERY, RawValue(evil))
+        early = await stranger.start_workflow(
+            "waits", {}, id=f"early-{uuid.uuid4()}", task_queue=queue, start_signal="approved",
+            start_signal_args=[RawValue(evil)], memo={"strange": RawValue(evil)},
+        )  # fmt: skip
+        for saga_id in (waiting.id, early.id):
+            await client.signal(saga_id, "approved", CARD)
+            assert (await finished(client, saga_id))["output"]["data"] == CARD
+        for name in ("answered", "failed"):
+            story = await finished(client, (await client.start(name, {})).id)
+            assert story["reason"]["type"] == "UndecodedAnswer", story
+        for saga_id in (waiting.id, early.id):
+            history = client.temporal.get_workflow_handle(saga_id).fetch_history_events()
+            failed = [event async for event in history if event.HasField("workflow_task_failed_event_attributes")]
+            assert not failed
+    warned = [record for record in caplog.records if "signals are ignored" in record.message]
+    assert len(warned) == 2, warned
 
 
 def with_codec_of_its_own(client: Temporal) -> Temporal:

@@ -25,9 +25,11 @@ from temporalio.worker import (
     WorkflowInstanceDetails,
 )
 
+from saga_workers.temporal.data_converter import for_workflow_tasks
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.worker.undecoded_messages import UndecodedMessagesInterceptor
 from saga_workers.worker.worker_trust import TrustInterceptor, WorkerTrust
 from sagas.machine.remaining_calls import RemainingCall, calls_of_definition
 from sagas.project import Project
@@ -105,10 +107,11 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
         workflow_runner=_AskingRunner(ask),
         interceptors=[
             TrustInterceptor(WorkerTrust(project)),
+            UndecodedMessagesInterceptor(),
             RunInterceptor(lambda next: _Remembering(next, instances)),
         ],
         namespace=temporal.namespace,
-        data_converter=temporal.data_converter,
+        data_converter=for_workflow_tasks(temporal.data_converter),
         debug_mode=True,  # without the limit of time for a task, which a busy machine exceeds
     )
     async with replayer.workflow_replay_iterator(histories()) as results:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client
+from temporalio.common import RawValue
 from temporalio.converter import (
     CompositePayloadConverter,
     DataConverter,
+    DefaultFailureConverter,
     DefaultPayloadConverter,
     JSONPlainPayloadConverter,
+    PayloadConverter,
     value_to_type,
 )
 
-from saga_workers.temporal.payload_codec import payload_codec
+from saga_workers.temporal.payload_codec import EncryptingCodec, WorkflowTaskCodec, payload_codec
 from sagas.errors import UsageError
 from sagas.settings import Settings
 from sagas.workflow.json_payloads import json_payload, read_payload
@@ -44,6 +49,41 @@ class ExactPayloadConverter(CompositePayloadConverter):
 
     def __init__(self) -> None:
         super().__init__(*_ENCODINGS)
+
+
+class _AnyDetails(PayloadConverter):
+    """Reads payloads that the given converter cannot read as they are."""
+
+    def __init__(self, converter: PayloadConverter) -> None:
+        self._converter = converter
+
+    def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
+        return self._converter.to_payloads(values)
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        try:
+            return self._converter.from_payloads(payloads, type_hints)
+        except Exception:  # noqa: BLE001 - anybody may have sent them, and the reader of the failure decides
+            return [RawValue(payload) for payload in payloads]
+
+
+class WorkflowFailureConverter(DefaultFailureConverter):
+    """Converts failures with any details: an error would fail the workflow task again and again."""
+
+    def from_failure(self, failure: Failure, payload_converter: PayloadConverter) -> BaseException:
+        if isinstance(payload_converter, _AnyDetails):
+            return super().from_failure(failure, payload_converter)
+        return super().from_failure(failure, _AnyDetails(payload_converter))
+
+
+def for_workflow_tasks(converter: DataConverter) -> DataConverter:
+    """The converter that a worker has for its workflow tasks: no client's payload makes it fail."""
+    codec = converter.payload_codec
+    if isinstance(codec, EncryptingCodec):
+        converter = dataclasses.replace(converter, payload_codec=WorkflowTaskCodec(codec))
+    if converter.failure_converter_class is DefaultFailureConverter:
+        converter = dataclasses.replace(converter, failure_converter_class=WorkflowFailureConverter)
+    return converter
 
 
 def with_codec(converter: DataConverter, settings: Settings) -> DataConverter:

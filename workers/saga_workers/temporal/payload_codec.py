@@ -15,6 +15,7 @@ from temporalio.converter import PayloadCodec
 from saga_activities.value_cipher import NotOfThisKey, UnknownKey, ValueCipher
 from sagas.settings import Settings
 from sagas.settings.codec import load_codec_keys
+from sagas.workflow.json_payloads import MISSING_KEY_ENCODING
 
 _ENCODING = b"binary/encrypted"
 _KEY_ID = "encryption-key-id"
@@ -62,6 +63,31 @@ class EncryptingCodec(PayloadCodec):
             return Payload.FromString(self._cipher.decrypt(key_id, payload.data))
         except (NotOfThisKey, DecodeError):
             return payload
+
+
+class WorkflowTaskCodec(PayloadCodec):
+    """The codec of workflow tasks: a payload whose key is missing becomes one that names the key.
+
+    An error would fail the task for whatever message has the payload; the run itself decides what it can do without.
+    """
+
+    def __init__(self, codec: EncryptingCodec) -> None:
+        self._codec = codec
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """The payloads, encrypted."""
+        return await self._codec.encode(payloads)
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """The payloads in clear."""
+        return [self._decode(payload) for payload in payloads]
+
+    def _decode(self, payload: Payload) -> Payload:
+        try:
+            return self._codec.decrypt(payload)
+        except UnknownKey:
+            key_id = payload.metadata.get(_KEY_ID, b"")
+            return Payload(metadata={"encoding": MISSING_KEY_ENCODING}, data=key_id)
 
 
 async def decrypted(payload: Payload, codec: PayloadCodec | None) -> Payload:

@@ -44,7 +44,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.runtime.logs import leave_out_responses, log_attempt
 from saga_workers.schedules.scheduled_starts import ScheduledStarts
 from saga_workers.start.saga_starter import SagaStarter
-from saga_workers.temporal.data_converter import check_codec, project_client, with_codec
+from saga_workers.temporal.data_converter import check_codec, for_workflow_tasks, project_client, with_codec
 from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.native_threads import await_native_threads_at_exit
 from saga_workers.temporal.run_interceptor import RunInterceptor
@@ -61,6 +61,7 @@ from saga_workers.worker.metric_labels import MetricLabels
 from saga_workers.worker.signed_activities import SignedActivitiesInterceptor
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
+from saga_workers.worker.undecoded_messages import UndecodedMessagesInterceptor
 from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
 from saga_workers.worker.worker_trust import TrustInterceptor, WorkerTrust
 from sagas.definition.model import Definition
@@ -124,6 +125,7 @@ class SagaPlugin(SimplePlugin):
             workflow_runner=_pass_through_engine,
             interceptors=[
                 HeaderInterceptor(),
+                UndecodedMessagesInterceptor(),
                 CachedRunsInterceptor(self._cached_runs),
                 TrustInterceptor(self._trust),
                 SignedActivitiesInterceptor(self._trust.keys, accepts_any=self._trust.accepts_any),
@@ -218,6 +220,10 @@ class SagaPlugin(SimplePlugin):
         """Called by Temporal around the worker's life; closes the connections with it."""
         if self._ledger_writer is not None:
             self._ledger_writer.start(self._ledger.engine)
+        # The SDK has no public way to give workflow tasks and activities different converters.
+        tasks = worker._workflow_worker  # pyright: ignore[reportPrivateUsage]
+        if tasks is not None:
+            tasks._data_converter = for_workflow_tasks(tasks._data_converter)  # pyright: ignore[reportPrivateUsage]
         # The SDK has no public way to drop a single run from its cache.
         self._cached_runs.evict = worker._bridge_worker.request_workflow_eviction  # pyright: ignore[reportPrivateUsage]
         try:

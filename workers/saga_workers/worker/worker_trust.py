@@ -210,18 +210,23 @@ class WorkerTrust:
 
     def awaited_key(self, id: str, signature: Any) -> str | None:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
-        key, run = self.missing_key(signature), id.partition(" ")[0]
-        if key is None or run in self._given_up:
-            return None
+        key = self.missing_key(signature)
+        return key if key is not None and self.awaits_key(id) else None
+
+    def awaits_key(self, id: str) -> bool:
+        """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
+        run = id.partition(" ")[0]
+        if run in self._given_up:
+            return False
         if len(self._awaiting_key) >= _MAX_AWAITING_KEY and id not in self._awaiting_key:
             del self._awaiting_key[next(iter(self._awaiting_key))]
         since = self._awaiting_key.setdefault(id, time.monotonic())
         if time.monotonic() - since < KEY_WAIT:
-            return key
+            return True
         if len(self._given_up) >= _MAX_AWAITING_KEY:
             del self._given_up[next(iter(self._given_up))]
         self._given_up[run] = None
-        return None
+        return False
 
     def trusts_answer(self, content: Mapping[str, Any], answer: Any) -> bool:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
