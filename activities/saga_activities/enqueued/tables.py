@@ -46,8 +46,9 @@ metadata = sa.MetaData()
 enqueued_table = sa.Table(
     "saga_enqueued",
     metadata,
-    # GENERATED AS IDENTITY on PostgreSQL: a role that inserts needs no right on a sequence.
-    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), sa.Identity(), primary_key=True),
+    # GENERATED AS IDENTITY on PostgreSQL: a role that inserts needs no right on a sequence. An id that a writer chooses
+    # may keep others from inserting: applications have the right to insert the columns of their statement alone.
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), sa.Identity(always=True), primary_key=True),
     # Null for a signal, or the saga that it is meant for.
     sa.Column("saga", short_text(MAX_ENQUEUED_NAME)),
     # Null for a start: the `id` of the definition counts, and without one the name of the saga and `uid`.

@@ -71,6 +71,21 @@ async def test_a_refused_row_is_listed_and_tried_again_or_dropped(
     assert (await command(shop, capsys, "enqueued", "list", "--connection", "bank"))[0] == 2
 
 
+async def test_a_row_that_another_program_has_made_is_listed_and_dropped(
+    shop: Shop, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overriding = "overriding system value" if kind == "postgresql" else ""
+    for id, status in ((-5, "REFUSED"), (3, "HELD")):
+        columns = f"(id, status, saga, saga_id) {overriding}"
+        await shop.sql(f"insert into saga_enqueued {columns} values ({id}, '{status}', 'checkout', '{shop.mark}')")
+    listed = (await command(shop, capsys, "enqueued", "list"))[1]
+    assert [(row["row"], row["status"]) for row in listed] == [(-5, "REFUSED"), (3, "HELD")]
+    config = ("--json", "--config", str(shop.folder / "saga.toml"), "--reason", "x")
+    for words in (("enqueued", "drop", *config, "--", "-5"), ("enqueued", "drop", *config, "3")):
+        assert await asyncio.to_thread(run, [*words]) == 0
+    assert (await command(shop, capsys, "enqueued", "list"))[1] == []
+
+
 async def test_a_waiting_row_that_is_dropped_is_not_delivered(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     await write(shop, "checkout", f"{shop.mark}-1", {"product": "fig"})
     code, document, _ = await command(shop, capsys, "enqueued", "drop", "1", "--reason", "a test")

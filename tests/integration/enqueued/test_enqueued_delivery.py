@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from saga_activities.connections import open_engine
 from sagas import enqueue, enqueue_signal
 from sagas.errors import UsageError
+from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
 from tests.integration.enqueued.conftest import Shop
 
 KINDS = ("postgresql", "mariadb", "sqlite")
+PAGE = Path(__file__).parents[3] / "docs/how-to/start-from-your-transaction.md"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -178,6 +183,49 @@ async def test_a_signal_that_no_wait_takes_is_refused(shop: Shop) -> None:
     reasons = [reason for _, _, reason in await shop.rows()]
     assert "has no `wait` for the signal payed" in str(reasons[0])
     assert reasons[1] == f"{shop.mark} is a saga checkout, not order"
+
+
+async def test_a_workflow_that_is_no_saga_of_the_project_gets_no_signal(shop: Shop) -> None:
+    payroll, batch = f"payroll-{shop.mark}", f"{BATCH_PREFIX}{shop.mark}"
+    for id, type in ((payroll, "payroll"), (batch, BATCH_WORKFLOW)):
+        await shop.client.temporal.start_workflow(type, id=id, task_queue="nobody")
+    row = "insert into saga_enqueued (saga_id, signal_name, input) values (:id, 'cancel', '{}')"
+    for id in (payroll, batch):
+        await shop.sql(row, id=id)
+    await shop.deliver()
+
+    assert await shop.rows() == [
+        ("REFUSED", payroll, f"{payroll} is not a saga of this project"),
+        ("REFUSED", batch, f"{batch} is not a saga of this project"),
+    ]
+    assert (await shop.history(payroll), await shop.history(batch)) == ([], [])
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+async def test_the_documented_grant_leaves_ids_and_statuses_to_the_engine(shop: Shop) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    [grant] = [line.removesuffix(";") for line in page.splitlines() if line.startswith("grant insert ")]
+    role, url = f"application_{shop.mark}", shop.engine.url
+    is_postgresql = url.get_backend_name() == "postgresql"
+    if is_postgresql:
+        await shop.sql(f"create role {role} login")
+        await shop.sql(grant.replace("application", role))
+    else:
+        await shop.sql(f"create user {role}@'%'")
+        await shop.sql(grant.replace("application", f"{role}@'%'"))
+    await shop.engine.dispose()
+    engine = open_engine("shop", url.set(username=role).render_as_string(hide_password=False), 1)
+    overriding = "overriding system value " if is_postgresql else ""
+    insert = f"insert into saga_enqueued ({{}}) {overriding}values ({{}})"
+    async with engine.connect() as connection:
+        await connection.exec_driver_sql(insert.format("saga, saga_id", "'checkout', 'a'"))
+        await connection.commit()
+        for column, value in (("id", "7"), ("status", "'HELD'"), ("uid", "'u'"), ("created_at", "0")):
+            with pytest.raises(SQLAlchemyError, match="denied"):
+                await connection.exec_driver_sql(insert.format(f"saga, {column}", f"'checkout', {value}"))
+            await connection.rollback()
+    await engine.dispose()
+    assert [row[:2] for row in await shop.rows()] == [("NEW", "a")]
 
 
 async def test_rows_of_a_key_are_delivered_in_their_order(shop: Shop) -> None:

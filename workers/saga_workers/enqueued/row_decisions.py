@@ -25,16 +25,15 @@ _SELECT = (
     f"SELECT id, status, substr(saga, 1, {MAX_ENQUEUED_NAME}) AS saga, "
     f"substr(saga_id, 1, {MAX_SAGA_ID_BYTES}) AS saga_id, "
     f"substr(signal_name, 1, {MAX_ENQUEUED_NAME}) AS signal_name, {{now}} - created_at AS age, "
-    "substr(reason, 1, 1000) AS reason FROM saga_enqueued WHERE status IN :statuses ORDER BY id LIMIT :limit"
+    "substr(reason, 1, 1000) AS reason FROM saga_enqueued WHERE {statuses} ORDER BY id LIMIT :limit"
 )
 _RETRY = text(
-    f"UPDATE saga_enqueued SET status = '{NEW}', reason = NULL, dropped_at = NULL WHERE id = :id "
-    f"AND status IN ('{REFUSED}', '{DROPPED}')"
+    f"UPDATE saga_enqueued SET status = '{NEW}', reason = NULL, dropped_at = NULL WHERE id = :id AND status <> '{NEW}'"
 )
 _RETRY_ALL = text(f"UPDATE saga_enqueued SET status = '{NEW}', reason = NULL WHERE status = '{REFUSED}'")
 _DROP = (
     f"UPDATE saga_enqueued SET status = '{DROPPED}', reason = :reason, dropped_at = {{now}} WHERE id = :id "
-    f"AND status IN ('{NEW}', '{REFUSED}')"
+    f"AND status <> '{DROPPED}'"
 )
 _STATUS = text("SELECT status, saga_id FROM saga_enqueued WHERE id = :id")
 
@@ -65,8 +64,11 @@ class ListedRow:
         }
 
 
-async def list_rows(settings: Settings, connection: str | None, statuses: Sequence[str], limit: int) -> list[ListedRow]:
-    """The oldest rows of these statuses. Raises UsageError without ``[enqueue]``, and SagaError for a database that
+async def list_rows(
+    settings: Settings, connection: str | None, statuses: Sequence[str] | None, limit: int
+) -> list[ListedRow]:
+    """The oldest rows of these statuses; None: of all but the dropped ones, also of one that another program has
+    written, which is never delivered. Raises UsageError without ``[enqueue]``, and SagaError for a database that
     does not answer.
     """
     listed: list[ListedRow] = []
@@ -76,10 +78,12 @@ async def list_rows(settings: Settings, connection: str | None, statuses: Sequen
     return listed
 
 
-async def read_rows(name: str, engine: AsyncEngine, statuses: Sequence[str], limit: int) -> list[ListedRow]:
-    """The oldest rows of one database. Raises SQLAlchemyError."""
-    query = text(_SELECT.format(now=now_sql(engine.dialect.name)))
-    query = query.bindparams(bindparam("statuses", list(statuses), expanding=True), limit=limit)
+async def read_rows(name: str, engine: AsyncEngine, statuses: Sequence[str] | None, limit: int) -> list[ListedRow]:
+    """The oldest rows of one database; see :func:`list_rows`. Raises SQLAlchemyError."""
+    condition = f"status <> '{DROPPED}'" if statuses is None else "status IN :statuses"
+    query = text(_SELECT.format(now=now_sql(engine.dialect.name), statuses=condition)).bindparams(limit=limit)
+    if statuses is not None:
+        query = query.bindparams(bindparam("statuses", list(statuses), expanding=True))
     async with engine.connect() as connection:
         return [ListedRow(name, *row) for row in await connection.execute(query)]
 

@@ -155,7 +155,9 @@ class RowDelivery:
         # Not the id of the row, which SQLite gives again after the row is deleted.
         signal = Signal(row.saga_id, name, data, f"{self._connection}/saga_enqueued/{row.uid}")
         async with self._places:
-            await self._signals.deliver(signal, row.saga, partial(self._check_name, client, name), self._check_saga)
+            await self._signals.deliver(
+                signal, row.saga, partial(self._check_name, client, name), partial(self._check_located, row.saga_id)
+            )
         return "signalled"
 
     def _check_saga(self, saga: str | None) -> None:
@@ -163,6 +165,12 @@ class RowDelivery:
         if self._allowed is not None and saga not in self._allowed:
             name = printable_line(shorten(saga or ""))
             raise RowRefused(f"[enqueue.sagas] of saga.toml does not name {name!r} for {self._connection}")
+
+    def _check_located(self, saga_id: str, saga: str | None) -> None:
+        """Refuse a signal to anything but a saga of the project: a namespace has other workflows, too."""
+        self._check_saga(saga)
+        if saga not in self._project.definitions:
+            raise RowRefused(f"{printable_line(saga_id)} is not a saga of this project")
 
     async def _check_name(self, client: Client, name: str, run: RunInfo) -> None:
         """Refuse a signal that no `wait` of the run takes: it would be lost without a trace."""

@@ -26,7 +26,8 @@ app = typer.Typer(
 )
 
 Connection = Annotated[str | None, typer.Option(help="only the database of this connection")]
-Row = Annotated[int, typer.Argument(help="the number of the row, as in `saga enqueued list`", min=1)]
+_ROW = "the number of the row, as in `saga enqueued list`; a negative one after `--`"
+Row = Annotated[int, typer.Argument(help=_ROW)]
 
 
 @app.command("list")
@@ -37,13 +38,13 @@ def list_command(
     limit: Annotated[int, typer.Option(help="maximum number of rows of each database", min=1)] = 50,
 ) -> int:
     """List the rows that wait for their delivery, and those that were refused, with the reasons."""
-    from saga_activities.enqueued.tables import DROPPED, NEW, REFUSED
+    from saga_activities.enqueued.tables import DROPPED, REFUSED
     from saga_workers.enqueued.row_decisions import list_rows
     from sagas.errors import UsageError
 
     if refused and dropped:
         raise UsageError("give either --refused or --dropped")
-    statuses = (REFUSED,) if refused else (DROPPED,) if dropped else (NEW, REFUSED)
+    statuses = (REFUSED,) if refused else (DROPPED,) if dropped else None
     rows = [row.to_json() for row in asyncio.run(list_rows(load_settings(), connection, statuses, limit))]
     print_list(rows, human=_print_rows)
     return DONE
@@ -57,7 +58,7 @@ def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
         (
             row["connection"],
             row["row"],
-            row["status"],
+            printable_line(row["status"]),
             printable_line(_what(row)),
             _age(row["age_seconds"]),
             printable_line(row["reason"] or "waits for its turn"),
@@ -81,7 +82,7 @@ def _age(seconds: float) -> str:
 
 @app.command("retry")
 def retry_command(
-    row: Annotated[int | None, typer.Argument(help="the number of the row, as in `saga enqueued list`", min=1)] = None,
+    row: Annotated[int | None, typer.Argument(help=_ROW)] = None,
     connection: Connection = None,
     all_refused: Annotated[bool, typer.Option("--all", help="all refused rows")] = False,
 ) -> int:
