@@ -17,12 +17,17 @@ def signed_json(value: Any) -> bytes:
     return canonical_json(decode_json(encode_json(value))).encode()
 
 
-def start_content(workflow_id: str, header: bytes, starts: Mapping[str, Any]) -> bytes:
-    """Return what is signed of a start: its run, its definition, and the input of each saga by its id.
+def start_content(
+    workflow_id: str, header: bytes, starts: Mapping[str, Any], earlier: Mapping[str, Any] | None = None
+) -> bytes:
+    """Return what is signed of a start: its run, its definition, the input of each saga by its id, and ``earlier``:
+    what the start says of earlier runs of its sagas, such as the generation; empty for a first start.
 
-    So nobody who reads a start can start a definition again, which may have been replaced, with anything else.
+    So nobody who reads a start can start a definition again, which may have been replaced, with anything else, nor make
+    the effects of a saga that has ended once more.
     """
-    digests = [hashlib.sha256(part).hexdigest() for part in (header, signed_json(starts))]
+    parts = (header, signed_json(starts), signed_json(earlier or {}))
+    digests = [hashlib.sha256(part).hexdigest() for part in parts]
     return encode_json([workflow_id, *digests])
 
 

@@ -124,7 +124,7 @@ class BulkWorkflow:
         except UnreadableValue as error:
             raise refused_error(f"the input of {BULK_WORKFLOW} cannot be read: {error}") from None
         starts = {saga.id: saga.input for saga in request.sagas}
-        header, verified = await verify_bulk_start(request.saga, starts, self.trust)
+        header, verified = await verify_bulk_start(request.saga, starts, self.trust, again=request.again)
         self._refused = {**request.refused, **verified.refused}
         for id, why in self._refused.items():
             workflow.logger.warning("%s is not started: %s", id, why)

@@ -27,13 +27,11 @@ from sagas.protocol.payloads import (
     CANCELLED_MEMO,
     DEFINITION_HEADER,
     DETACHED_HEADER,
-    GENERATION_HEADER,
     LOAD_ACTIVITY,
     OUTCOME_MEMO,
     OWNER_HEADER,
     REFUSED_TYPE,
     REPEATS_MEMO,
-    RESUMED_HEADER,
     SIGNATURE_HEADER,
     UNDO_SCOPE_MEMO,
     UNDO_SUFFIX,
@@ -45,19 +43,16 @@ from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, MAX_STATE_CHARACTERS, 
 from sagas.text.exact_json import decode_json
 from sagas.text.json_values import parse_json
 from sagas.workflow.client_fields import (
-    LAST_SECOND,
-    number,
-    optional_flag,
     optional_text,
     read_client_value,
     text,
-    whole_number,
 )
-from sagas.workflow.client_messages import who_and_reason
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.json_payloads import bounded_value, raw_json
+from sagas.workflow.repeated_start import earlier_in_headers, generation_in_header, resumption_in_header
 from sagas.workflow.run_trust import (
+    UNSIGNED_REPETITION,
     ProjectTrust,
     RunTrust,
     is_signed_message,
@@ -74,10 +69,6 @@ CONTINUATION_FORMAT = "sagas/1"
 
 _CHECK_TIMEOUT = timedelta(seconds=60)
 """Timeout of the check of an input, which may have to wait for other checks."""
-
-
-MAX_GENERATION = 2**31 - 1
-"""The largest integer of the guard's tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,22 +110,23 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)), request)
     if (signed := info.headers.get(DETACHED_HEADER)) is not None:
         return await _detached_run(value, signed, trust)
+    generation, resumed, earlier = generation_in_header(), resumption_in_header(), earlier_in_headers()
     sent = info.headers.get(DEFINITION_HEADER)
     if sent is not None:
-        verified = await _verify_start(info.workflow_type, {info.workflow_id: value}, sent, trust)
+        verified = await _verify_start(info.workflow_type, {info.workflow_id: value}, sent, earlier, trust)
         value = verified.completed.get(info.workflow_id, value)
         header = read_header(sent.data)
     else:
+        _refuse_unsigned(earlier, trust)
         loaded = await _load(value, None, unread)
         header, value = to_run_header(loaded), loaded["input"]
-    resumed = _resumed_in_header()
     definition = with_marks_of_parent(header.definition)
     repeats = resumed.who is not None or (info.parent is not None and REPEATS_MEMO in info.raw_memo)
     machine = Machine(
         definition,
         value,
         info.workflow_id,
-        generation=_generation_in_header(),
+        generation=generation,
         generations=resumed.generations,
         variables=header.variables,
         plan=header.plan if definition is header.definition else None,
@@ -227,44 +219,17 @@ def _cancel_in_memo() -> str:
     return reason[:MAX_CANCEL_WORDS]
 
 
-def _generation_in_header() -> int:
-    header = workflow.info().headers.get(GENERATION_HEADER)
-    expected = f"the header {GENERATION_HEADER} is not a number from 1 to {MAX_GENERATION}"
-    return 1 if header is None else read_client_value(expected, header, _generation)
+def _refuse_unsigned(earlier: Mapping[str, Any], trust: RunTrust | None) -> None:
+    """Raise SagaApplicationError for a start by name that says anything of earlier runs: it has no signature.
 
-
-def _generation(value: Any) -> int:
-    return whole_number(value, 1, MAX_GENERATION)
-
-
-@dataclass(frozen=True, slots=True)
-class _Resumption:
-    """How `saga resume` starts a saga again. ``began_at``: when the saga was first started. ``generations``: the least
-    ones of its entries. ``who`` is None if the saga is started for the first time. ``committed``: what that person says
-    of its commit point; ``undone``: the entries, with their generations, whose undo elsewhere that person has seen.
+    Another generation makes the effects of a saga that has ended once more.
     """
 
-    began_at: float | None = None
-    generations: Mapping[str, int] = field(default_factory=dict)
-    undone: Mapping[str, int] = field(default_factory=dict)
-    who: str | None = None
-    reason: str = ""
-    committed: bool | None = None
+    def is_signed(trust: ProjectTrust) -> bool:
+        return trust.is_signed_start(workflow.info().workflow_id, {}, b"", None, earlier)
 
-
-def _resumed_in_header() -> _Resumption:
-    header = workflow.info().headers.get(RESUMED_HEADER)
-    if header is None:
-        return _Resumption()
-    return read_client_value(f"the header {RESUMED_HEADER} is not that of saga resume", header, _resumption)
-
-
-def _resumption(value: Any) -> _Resumption:
-    generations = {entry: _generation(generation) for entry, generation in value["generations"].items()}
-    who, reason = who_and_reason(value)
-    undone = {text(entry): generations.get(entry, 1) for entry in value["undone"]}
-    began_at, committed = number(value["started_at"], 0, LAST_SECOND), optional_flag(value.get("committed"))
-    return _Resumption(began_at, generations, undone, who or "unknown", reason or "", committed)
+    if earlier and is_untrusted(trust, is_signed, proof=is_signed):
+        raise refused_error(UNSIGNED_REPETITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +244,10 @@ class VerifiedStart:
 
 
 async def verify_bulk_start(
-    saga: str, starts: Mapping[str, Any], trust: RunTrust | None
+    saga: str, starts: Mapping[str, Any], trust: RunTrust | None, *, again: bool
 ) -> tuple[RunHeader, VerifiedStart]:
-    """The header of a bulk workflow, if its definition may run, and the verdict on its inputs.
+    """The header of a bulk workflow, if its definition may run, and the verdict on its inputs. ``again``: it starts
+    sagas that have ended without completing as a new generation.
 
     Raises SagaApplicationError when there is none, when the worker refuses, or when the id is not that of a bulk
     workflow.
@@ -290,11 +256,13 @@ async def verify_bulk_start(
     header = info.headers.get(DEFINITION_HEADER)
     if header is None or not info.workflow_id.startswith(BULK_PREFIX):
         raise refused_error(f"{info.workflow_type} is started by `saga start --from --bulk` and its like only")
-    verified = await _verify_start(saga, starts, header, trust)
+    verified = await _verify_start(saga, starts, header, {"again": True} if again else {}, trust)
     return read_header(header.data), verified
 
 
-async def _verify_start(saga: str, starts: Mapping[str, Any], header: Payload, trust: RunTrust | None) -> VerifiedStart:
+async def _verify_start(
+    saga: str, starts: Mapping[str, Any], header: Payload, earlier: Mapping[str, Any], trust: RunTrust | None
+) -> VerifiedStart:
     """Check that the definition may run, with at least one of the inputs.
 
     What the first workflow task does not trust, an activity decides, which can read the project's files.
@@ -304,7 +272,7 @@ async def _verify_start(saga: str, starts: Mapping[str, Any], header: Payload, t
     info = workflow.info()
     signed = info.headers.get(SIGNATURE_HEADER)
     signature = None if signed is None else json_or_none(signed.data)
-    start = (info.workflow_id, starts, header.data, signature)
+    start = (info.workflow_id, starts, header.data, signature, earlier)
     if is_untrusted(
         trust,
         lambda trust: trust.trusts_start(saga, *start),
@@ -316,6 +284,7 @@ async def _verify_start(saga: str, starts: Mapping[str, Any], header: Payload, t
             "starts": starts,
             "header": header.data.decode("utf-8", "replace"),
             "signature": signature,
+            **({"earlier": earlier} if earlier else {}),
         }
         if len(raw_json(request).payload.data) > MAX_PAYLOAD_BYTES:
             raise refused_error(

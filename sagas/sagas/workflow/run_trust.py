@@ -16,6 +16,11 @@ from temporalio import workflow
 UNTRUSTED = "untrusted"
 """The Temporal marker in the history of a run that its first worker did not trust at once."""
 
+UNSIGNED_REPETITION = (
+    "a start of another generation, or that resumes a saga, counts only if it is signed with a key of this worker; set "
+    "the same worker.definition_key for client and worker"
+)
+
 MessagePurpose = Literal["notification", "report", "cancel", "continuation", "state", "outcome", "schedule", "callback"]
 """A message of one run to another, or to a client: the input of a delivering run, the report of a nested saga to its
 parent, the cancel of a parent to a nested saga, the input of a continued run, and the state of a saga's machine; and of
@@ -30,14 +35,23 @@ class ProjectTrust(Protocol):
     """
 
     def trusts_start(
-        self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
+        self,
+        saga: str,
+        workflow_id: str,
+        starts: Mapping[str, Any],
+        header: bytes,
+        signature: Any,
+        earlier: Mapping[str, Any],
     ) -> bool:
         """Return whether this start is signed, its definition is one of this saga, and the inputs are valid and
-        normalised. ``starts``: the input of each saga by its id.
+        normalised. ``starts``: the input of each saga by its id; ``earlier``: see
+        :func:`sagas.protocol.signed_content.start_content`.
         """
         ...
 
-    def is_signed_start(self, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any) -> bool:
+    def is_signed_start(
+        self, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any, earlier: Mapping[str, Any]
+    ) -> bool:
         """Return whether a client of this project has signed this start."""
         ...
 

@@ -21,7 +21,7 @@ from temporalio.worker import Worker
 
 from saga_workers.client import Client
 from saga_workers.input_limits import MAX_TASK_VALUES
-from saga_workers.temporal.temporal_client import start_headers
+from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.worker.worker_trust import WorkerTrust
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
@@ -30,9 +30,14 @@ from sagas.project import Project
 from sagas.protocol.payloads import (
     BATCH_PREFIX,
     BATCH_WORKFLOW,
+    BULK_PREFIX,
     BULK_WORKFLOW,
+    DEFINITION_HEADER,
+    GENERATION_HEADER,
     NOTIFICATION_WORKFLOW,
     OWNER_HEADER,
+    RESUMED_HEADER,
+    SIGNATURE_HEADER,
 )
 from sagas.protocol.signed_content import start_content
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
@@ -397,6 +402,34 @@ async def test_a_signature_starts_nothing_else(shop: Shop) -> None:
         )
         assert "its start not signed" in await refusal(other_definition)
     assert shop.said == ["forged", "forged"]  # the same call, with the same key
+
+
+async def test_a_start_is_repeated_only_with_a_signature(shop: Shop) -> None:
+    """Another generation makes the effects of a saga that has ended once more."""
+    keys, header, id = SigningKeys((KEYS[0],)), shop.header(), f"own-{uuid.uuid4()}"
+    resumed = {"started_at": 1, "generations": {"say": 7}, "undone": [], "who": "boss", "reason": "x"}
+    order = {"saga": "own", "sagas": [["a", {"text": "y"}, {}]], "again": True}
+    async with running_worker(shop.with_keys(KEYS[0])) as client:
+        await (await shop.start(client, "own", {"text": "x"}, header, keys=keys, id=id)).result()
+        queue = shop.project.settings.temporal.task_queue
+        signed = {DEFINITION_HEADER: header}
+        signed[SIGNATURE_HEADER] = to_header(keys.sign("start", start_content(id, header.data, {id: {"text": "x"}})))
+        for earlier in ({GENERATION_HEADER: 5}, {RESUMED_HEADER: resumed}, {GENERATION_HEADER: 1}):
+            for start in ({}, {DEFINITION_HEADER: header}, signed):
+                with start_headers({**start, **earlier}):
+                    run = await client.temporal.start_workflow("own", {"text": "x"}, id=id, task_queue=queue)
+                assert "counts only if it is signed" in await refusal(run)
+        bulk_id = f"{BULK_PREFIX}{uuid.uuid4()}"
+        signature = keys.sign("start", start_content(bulk_id, header.data, {"a": {"text": "y"}}))
+        with start_headers({DEFINITION_HEADER: header, SIGNATURE_HEADER: to_header(signature)}):
+            run = await client.temporal.start_workflow(BULK_WORKFLOW, order, id=bulk_id, task_queue=queue)
+        assert "counts only if it is signed" in await refusal(run)
+        assert shop.said == ["x"]
+        earlier = {GENERATION_HEADER: 5}
+        signature = keys.sign("start", start_content(id, header.data, {id: {"text": "x"}}, earlier))
+        with start_headers({DEFINITION_HEADER: header, SIGNATURE_HEADER: to_header(signature), **earlier}):
+            await client.temporal.execute_workflow("own", {"text": "x"}, id=id, task_queue=queue)
+    assert shop.said == ["x", "x"]
 
 
 async def test_an_activity_of_no_workflow_is_refused(shop: Shop) -> None:

@@ -221,7 +221,7 @@ class SagaStarter:
     ) -> StartResult:
         """Raises WorkflowAlreadyStartedError; UsageError if Temporal refuses the request."""
         try:
-            with start_headers({**self._signed_headers(saga_id, {saga_id: request.input}), **headers}):
+            with start_headers({**self._signed_headers(saga_id, {saga_id: request.input}, headers), **headers}):
                 handle = await self._temporal.start_workflow(
                     self._definition.saga,
                     request.input,
@@ -240,8 +240,10 @@ class SagaStarter:
             raise
         return StartResult(saga_id, handle.first_execution_run_id or handle.result_run_id or "", True)
 
-    def _signed_headers(self, workflow_id: str, starts: Mapping[str, Any]) -> dict[str, Any]:
-        signature = self._keys.sign("start", start_content(workflow_id, self._header.data, starts))
+    def _signed_headers(
+        self, workflow_id: str, starts: Mapping[str, Any], earlier: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        signature = self._keys.sign("start", start_content(workflow_id, self._header.data, starts, earlier))
         headers: dict[str, Any] = {DEFINITION_HEADER: self._header}
         return headers if signature is None else {**headers, SIGNATURE_HEADER: to_header(signature)}
 
@@ -329,7 +331,8 @@ class SagaStarter:
             "static_details": self._static_details,
             "search_attributes": self._search_attributes(extra),
         }
-        return request, self._signed_headers(workflow_id, {id: input for id, input, _ in rows}), options
+        earlier = {"again": True} if again else {}
+        return request, self._signed_headers(workflow_id, {id: input for id, input, _ in rows}, earlier), options
 
     def check_claim(self, claim: Claim, input: Any) -> None:
         """Raise RefusedError unless the saga that has claimed this id may count as this start."""

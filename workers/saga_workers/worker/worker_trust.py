@@ -44,7 +44,7 @@ from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.client_fields import MALFORMED
 from sagas.workflow.notify import NotifyWorkflow
 from sagas.workflow.run_start import drop_forged_outcome, read_header
-from sagas.workflow.run_trust import MessagePurpose, RunTrust
+from sagas.workflow.run_trust import UNSIGNED_REPETITION, MessagePurpose, RunTrust
 from sagas.workflow.saga_workflow import SagaWorkflow
 from sagas.workflow.schedule_workflow import ScheduledStart
 
@@ -97,12 +97,18 @@ class WorkerTrust:
         also be invented."""
 
     def trusts_start(
-        self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
+        self,
+        saga: str,
+        workflow_id: str,
+        starts: Mapping[str, Any],
+        header: bytes,
+        signature: Any,
+        earlier: Mapping[str, Any] | None = None,
     ) -> bool:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`. Reads no files; a workflow task must not wait."""
         if _is_left_to_activity(starts, header, signature):
             return False
-        if not self.is_signed_start(workflow_id, starts, header, signature):
+        if not self.is_signed_start(workflow_id, starts, header, signature, earlier):
             return False
         try:
             definition = read_header(header).definition
@@ -115,10 +121,17 @@ class WorkerTrust:
             return all(not problems and is_normalised(input, value) for input, value, problems in checked)
         return False
 
-    def is_signed_start(self, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any) -> bool:
+    def is_signed_start(
+        self,
+        workflow_id: str,
+        starts: Mapping[str, Any],
+        header: bytes,
+        signature: Any,
+        earlier: Mapping[str, Any] | None = None,
+    ) -> bool:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
         try:
-            content = start_content(workflow_id, header, starts)
+            content = start_content(workflow_id, header, starts, earlier)
         except MALFORMED:
             return False
         return self.accepts_any or self.keys.verifies("start", content, signature)
@@ -130,7 +143,13 @@ class WorkerTrust:
         return self.accepts_any and _is_detached(value)
 
     async def verify_start(
-        self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: str, signature: Any
+        self,
+        saga: str,
+        workflow_id: str,
+        starts: Mapping[str, Any],
+        header: str,
+        signature: Any,
+        earlier: Mapping[str, Any] | None = None,
     ) -> CheckedInputs:
         """Verify a start after reading the definitions again: they may have changed since the worker started.
 
@@ -139,7 +158,9 @@ class WorkerTrust:
         Raises RefusedError or UsageError if nothing of the start is trusted.
         """
         data = header.encode()
-        is_signed = self.is_signed_start(workflow_id, starts, data, signature)
+        is_signed = self.is_signed_start(workflow_id, starts, data, signature, earlier)
+        if earlier and not is_signed:
+            raise RefusedError(UNSIGNED_REPETITION)
         if not is_signed:
             await self._read_again()
         try:
