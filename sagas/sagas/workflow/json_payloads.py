@@ -29,7 +29,7 @@ JSON_ENCODING = b"json/plain"
 _NULL = b"binary/null"
 
 MISSING_KEY_ENCODING = b"saga/missing-key"
-"""Of a payload that this worker cannot decrypt: its data is the id of the key that it names."""
+"""The encoding of a payload that this worker cannot decrypt; its data is the id of the key that it names."""
 
 
 NO_INPUT = RawValue(Payload())

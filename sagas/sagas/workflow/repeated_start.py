@@ -1,4 +1,4 @@
-"""What the headers of a start say of earlier runs of its saga: its generation, and how `saga resume` starts it."""
+"""The headers of a start about earlier runs of its saga: its generation, and how `saga resume` starts it again."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MAX_GENERATION = 2**31 - 1
 
 
 def earlier_in_headers() -> dict[str, Any]:
-    """What the start says of earlier runs, by the names of the headers: it counts only with a signature. The headers
-    have been read without an error.
+    """The values of these headers by their names: they count only with a signature. Each of them has been read without
+    an error.
     """
     headers = workflow.info().headers
     return {name: read_payload(headers[name]) for name in (GENERATION_HEADER, RESUMED_HEADER) if name in headers}

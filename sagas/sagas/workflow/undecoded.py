@@ -1,7 +1,7 @@
 """Payloads that are encrypted with a key which this worker lacks.
 
 Any client may invent a key, so a message or an answer with one must not hold a run up for ever. A worker that has
-ignored one records that, so that a worker with the key ignores it in a replay, too.
+ignored one records that, so that a worker with the key also ignores it in a replay.
 """
 
 from __future__ import annotations

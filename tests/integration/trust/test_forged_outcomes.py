@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,6 +47,8 @@ class Stranger:
     async def run(self, view: dict[str, Any] | None) -> None:
         if view is not None:
             workflow.upsert_memo({OUTCOME_MEMO: view})
+        if view is not None and view["state"] == "RUNNING":
+            await workflow.wait_condition(lambda: False)
         if view is not None and view["state"] == "COMPENSATED" and "~undo" not in workflow.info().workflow_id:
             workflow.upsert_search_attributes([STATE.value_set("COMPENSATED")])
             raise ApplicationError("undone", non_retryable=True)
@@ -143,6 +146,51 @@ async def test_the_ledger_knows_better_than_a_forged_end(bank: Bank) -> None:
     assert (view.state, view.is_unverified) == ("COMPLETED", False)
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_terminated_run_of_a_stranger_hides_no_end(bank: Bank, is_deleted: bool) -> None:
+    bank.open_accounts(2)
+    id, client = f"t-{uuid.uuid4()}", bank.client
+    input = {"id": id, "from": "a1", "to": "a2", "amount": 7}
+    await client.start("transfer", input)
+    assert (await finished(client, id))["state"] == "COMPLETED"
+    await until(lambda: bank.states() == {id: "COMPLETED"})
+    if is_deleted:
+        await delete_run(client.temporal, id)
+        await until(partial(is_gone, client, id))
+    await terminate_as_stranger(client, id, forged_view(id, "RUNNING", saga="transfer"))
+    again = await client.start("transfer", input)
+    assert not again.started
+    view = await client.view(id)
+    assert (view.state, view.is_unverified) == ("COMPLETED", False)
+    await client.undo(id, reason="x", who="ada")
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+
+
+async def is_gone(client: Client, id: str) -> bool:
+    return await describe_run(client.temporal, id) is None
+
+
+async def terminate_as_stranger(client: Client, id: str, view: dict[str, Any]) -> None:
+    """Terminate a run of the saga after a worker of the stranger has taken it up."""
+    queue = f"stranger-{uuid.uuid4()}"
+    runner = UnsandboxedWorkflowRunner()
+    async with Worker(client.temporal, task_queue=queue, workflows=[StrangersTransfer], workflow_runner=runner):
+        handle = await client.temporal.start_workflow("transfer", args=[view], id=id, task_queue=queue)
+
+        async def is_taken_up() -> bool:
+            return OUTCOME_MEMO in (await handle.describe()).raw_description.workflow_execution_info.memo.fields
+
+        await until(is_taken_up)
+        await handle.signal("go-on")  # its task follows the one that has accepted the start
+        await until(partial(has_gone_on, handle))
+        await handle.terminate()
+
+
+async def has_gone_on(handle: Any) -> bool:
+    history = await handle.fetch_history()
+    return len([event for event in history.events if event.HasField("workflow_task_completed_event_attributes")]) > 1
+
+
 async def test_the_ledger_knows_better_than_a_forged_undo(bank: Bank) -> None:
     """Temporal has deleted the run of the saga, so the run of its undo is the only one."""
     bank.open_accounts(2)
@@ -151,11 +199,7 @@ async def test_the_ledger_knows_better_than_a_forged_undo(bank: Bank) -> None:
     await finished(client, id)
     await until(lambda: bank.states() == {id: "COMPLETED"})
     await delete_run(client.temporal, id)
-
-    async def is_deleted() -> bool:
-        return await describe_run(client.temporal, id) is None
-
-    await until(is_deleted)
+    await until(partial(is_gone, client, id))
     await close_as_stranger(client, id + UNDO_SUFFIX, forged_view(id, "COMPENSATED", saga="transfer"), saga="transfer")
     view = await client.view(id)
     assert (view.state, view.is_of_unsigned_run) == ("COMPLETED", True)

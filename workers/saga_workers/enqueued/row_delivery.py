@@ -167,7 +167,7 @@ class RowDelivery:
             raise RowRefused(f"[enqueue.sagas] of saga.toml does not name {name!r} for {self._connection}")
 
     def _check_located(self, saga_id: str, saga: str | None) -> None:
-        """Refuse a signal to anything but a saga of the project: a namespace has other workflows, too."""
+        """Refuse a signal to anything but a saga of the project: a namespace also has other workflows."""
         self._check_saga(saga)
         if saga not in self._project.definitions:
             raise RowRefused(f"{printable_line(saga_id)} is not a saga of this project")

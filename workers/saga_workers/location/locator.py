@@ -6,6 +6,7 @@ Code that decides by only one of these, such as a start that looks which ids are
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -14,15 +15,17 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.guard.entry_key import fits_guard_key
 from saga_activities.ledger.records import Claim
-from saga_workers.ledger.run_ledger import NoLedger, RunLedger, using_ledger
+from saga_workers.ledger.run_ledger import LedgerUnavailable, NoLedger, RunLedger, using_ledger
+from saga_workers.location.foreign_runs import may_have_effects
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.parent_command import parent_command
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.run_history import describe_bulk
-from saga_workers.temporal.saga_runs import describe_saga_run
-from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
+from saga_workers.temporal.saga_runs import describe_saga_run, was_refused
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
+from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -73,6 +76,10 @@ class Locator:
         run = await describe_saga_run(self.temporal, saga_id)
         if run is not None and run.run.running:
             return Location(saga_id, run)
+        if run is not None and not run.never_accepted and run.run.ended_from_outside:
+            completed = await self._completed_before(run.run)
+            if completed is not None:
+                return completed
         outcome = None if run is None else await outcome_of(self, run.run)
         state = None if outcome is None else outcome.state
         if run is None or outcome is None or run.never_accepted or not outcome.is_believed or state in STARTED_AGAIN:
@@ -164,6 +171,37 @@ class Locator:
         undo = await self._undo(saga_id, row.view.saga, row.started_at)
         counts = undo is not None and (undo.run.running or may_be_undone(row.view.state))
         return Location(saga_id, row, undo if counts else None)
+
+    async def _completed_before(self, run: RunInfo) -> Location | None:
+        """The location of a saga that had completed before this run under its id, which has done nothing, was started
+        and closed from outside; None otherwise.
+        """
+        keys = self.keys
+        if keys is None or not keys.keys:
+            return None
+        completed = await self._completed_run(run)
+        row = None
+        if completed is None:
+            with contextlib.suppress(LedgerUnavailable):
+                row = await self.ledger.find(run.id)
+            if row is None or row.view.state != "COMPLETED" or row.started_at >= run.start_time:
+                return None
+        if await may_have_effects(self.temporal, run, keys):
+            return None
+        if completed is not None:
+            return Location(run.id, completed, await self.undo_of(completed.run))
+        assert row is not None
+        return Location(run.id, row, await self._undo(run.id, row.view.saga, row.started_at))
+
+    async def _completed_run(self, run: RunInfo) -> RunDescription | None:
+        """The last run of the id before this one, if it has completed as a worker of the project has signed."""
+        async for other in list_runs(self.temporal, keyword_condition("WorkflowId", run.id)):
+            if other.id != run.id or other.start_time >= run.start_time or not other.ended_by_itself:
+                continue
+            outcome = await outcome_of(self, other)
+            if outcome.is_believed and not was_refused(other):
+                return await describe_run(self.temporal, run.id, other.run_id) if outcome.state == "COMPLETED" else None
+        return None
 
     async def _undo(self, saga_id: str, saga: str, since: datetime) -> RunDescription | None:
         """The run of the undo. A workflow of another type does not concern the saga, whatever its start was; one that
