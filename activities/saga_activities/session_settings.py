@@ -38,7 +38,8 @@ _POSTGRESQL = {
 """
 
 DURABLE_COMMIT = (
-    "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+    "SELECT pg_catalog.set_config('synchronous_commit', 'on', true)"
+    " WHERE pg_catalog.current_setting('synchronous_commit') = 'off'"
 )
 """Makes COMMIT wait for the disk: with `off`, a crash of the server can lose an effect that is known as done. For one
 transaction, so that it also holds where a connection pooler changes the session.

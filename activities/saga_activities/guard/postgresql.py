@@ -181,8 +181,8 @@ class PostgresTransaction:
             )
         if values:
             text = self._with_own_search_path(text)
-        if self.sql.used:  # in the same round trip
-            text = f"{text}; {CLEAN_POSTGRESQL}"
+        if self.sql.used:  # in the same round trip; a statement of an action may have called set_config
+            text = f"{DURABLE_COMMIT}; {text}; {CLEAN_POSTGRESQL}"
         try:
             cursor = await self._send(text, values)
         except psycopg.Error as error:

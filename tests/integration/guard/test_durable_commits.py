@@ -10,14 +10,20 @@ from psycopg import sql
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.connections import open_engine
+from saga_activities.dispatcher import Dispatcher
+from saga_activities.http import HttpConnections
 from saga_spark.database_sessions import database_session
 from saga_workers.runtime.databases import open_command_engine
+from sagas.actions.registry import Actions
+from sagas.protocol.messages import GuardSpec
+from sagas.protocol.payloads import Invocation, idempotency_key
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
 from tests.integration.guard.automatic_steps import Tables
-from tests.integration.guard.conftest import open_guard_database
+from tests.integration.guard.conftest import new_attempt, open_guard_database
 
 
 @pytest.mark.parametrize(("setting", "used"), [("off", "on"), ("local", "local"), ("remote_apply", "remote_apply")])
@@ -33,6 +39,28 @@ async def test_only_a_commit_that_waits_for_no_disk_is_changed(
     engine = tables.database.connections.engine("shop")
     assert await setting_of(engine) == used  # also after the statements of the step, which may change the session
     await tables.database.connections.close()
+
+
+async def test_a_step_cannot_let_its_commit_wait_for_no_disk(postgres_server: DatabaseServer) -> None:
+    database = await open_guard_database("postgres", new_database(postgres_server))
+    await database.rows("create table used (setting text)")
+    await database.rows(
+        "create function note() returns trigger language plpgsql as $$ begin"
+        " update used set setting = current_setting('synchronous_commit'); return null; end $$"
+    )
+    await database.rows(
+        "create constraint trigger noted after insert on used deferrable initially deferred"
+        " for each row execute function note()"
+    )
+    run = "insert into used select set_config('synchronous_commit', 'off', true)"
+    key, guard = idempotency_key("s-1", "pay", 1, ""), GuardSpec("shop", "decide", False, None)
+    arguments = {"connection": "shop", "run": run}
+    invocation = Invocation("sql", arguments, key, "s-1", "pay", "do", 1, guard=guard, saga="order")
+    dispatcher = Dispatcher(ActionBodies(Actions()), database.connections, HttpConnections({}))
+    outcome = await dispatcher.perform(invocation, new_attempt())
+    assert outcome.kind == "done", outcome
+    assert await database.rows("select setting from used") == [("on",)]
+    await database.connections.close()
 
 
 async def setting_of(engine: AsyncEngine) -> str:

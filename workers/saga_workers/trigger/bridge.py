@@ -386,7 +386,6 @@ class BridgeReader:
     def _make_output(self, record: ConsumedRecord, position: int) -> BridgeOutput:
         """The output of a record; ``position``: the committed one of its partition."""
         if not record.is_for(self.group):
-            log.debug("message is for another group", extra=fields(group=self.group, record=record.position))
             return BridgeOutput()
         refused = self._refused_offsets.pop((record.partition, record.offset), None)
         if refused is None:

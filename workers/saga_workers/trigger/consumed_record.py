@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from functools import cached_property
 from typing import Any
@@ -16,15 +17,20 @@ from saga_activities.kafka.record_codec import (
     format_time,
     raw_headers,
 )
+from saga_workers.runtime.logs import fields
 from saga_workers.trigger.delivery import Delivery
 from sagas.actions.consumers import Message, message_id
 from sagas.actions.message_headers import readable_headers
 from sagas.protocol.payloads import arguments_hash
+from sagas.text.printable import printable_line
+from sagas.text.shortening import shorten
 
 __all__ = ["ConsumedRecord", "MalformedRecord"]
 
 OUTCOME_HEADER, REJECTED_OUTCOME = "sagaoutcome", "rejected"
 _ONCE = Delivery()
+
+log = logging.getLogger("saga.trigger")
 
 
 class ConsumedRecord:
@@ -66,9 +72,15 @@ class ConsumedRecord:
         return f"{self.topic}/{self.partition}/{self.offset}"
 
     def is_for(self, group: str) -> bool:
-        """False for a dead letter of another group that was sent again: this one has handled it."""
+        """False, with a line in the log, for a dead letter of another group that was sent again: this one has handled
+        it. If no reader has the group, the log is all that tells so.
+        """
         groups = groups_of_resent(self.topic, self.raw_headers)
-        return not groups or group in groups
+        if not groups or group in groups:
+            return True
+        others = shorten(printable_line(", ".join(sorted(groups))))
+        log.info("a dead letter that was sent again is for %s", others, extra=fields(group=group, record=self.position))
+        return False
 
     @cached_property
     def headers(self) -> dict[str, str | None]:

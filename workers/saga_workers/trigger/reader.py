@@ -337,8 +337,6 @@ class TopicReader:
         try:
             if item.record.is_for(self.group):
                 await self._handler(item.record)
-            else:
-                log.debug("message is for another group", extra=fields(group=self.group, record=item.record.position))
         except ProcessStopping:
             return
         except Exception:
