@@ -39,6 +39,9 @@ STATES: tuple[ViewState, ...] = (*get_args(SagaState), "TERMINATED", "FAILED")
 
 FINAL_STATES: tuple[ViewState, ...] = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
 
+OVER: tuple[ViewState, ...] = tuple(state for state in FINAL_STATES if state != "TERMINATED")
+"""The states of a saga that has ended by itself."""
+
 Phase = Literal["forward", "committed", "backward"]
 OperationStatus = Literal[
     "PENDING", "RUNNING", "DONE", "NOTHING_TO_UNDO", "REJECTED", "FAILED", "UNKNOWN", "PARKED", "SKIPPED"

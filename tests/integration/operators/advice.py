@@ -131,6 +131,8 @@ async def run(stack: Stack, state: State, id: str, command: str) -> Followed:
 
 
 def fill(stack: Stack, id: str, word: str) -> str:
+    if word == "NAME":
+        return id.rsplit("-", 1)[0]
     if word == "FILE":
         return str(stack.folder / f"{id.rsplit('-', 1)[0]}.saga.yaml")
     return {"{…}": "{}", "[{…}]": "[{}]", "@FILE": "{}"}.get(word, word)

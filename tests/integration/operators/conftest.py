@@ -18,6 +18,7 @@ from saga_workers.enqueued import enqueued_metrics
 from saga_workers.reconcile.late_replies import find_late_replies
 from saga_workers.reconcile.open_saga_findings import find_left_claims, find_lost_runs
 from saga_workers.reconcile.prepared_transactions import find_unowned
+from saga_workers.reconcile.recheck import recheck
 from saga_workers.relay import relay_status
 from saga_workers.stuck import run_reasons
 from saga_workers.views.locks import list_orphans
@@ -30,7 +31,7 @@ from tests.helpers.waiting import until
 from tests.integration.operators.advice import Followed, follow_all
 from tests.integration.operators.literal_commands import LOOKED
 from tests.integration.operators.scraped_stack import choose_endpoints, lose_a_ledger_row, running_endpoints
-from tests.integration.operators.states import STATES, alert
+from tests.integration.operators.states import IN_ORDER, STATES, USED_AGAIN, alert
 from tests.integration.operators.troubled_project import Printed, Stack, running_stack
 
 OF_NO_ENDPOINT = ("SagaNoWorker", "SagaNoRelay", "SagaNoTrigger")
@@ -49,9 +50,14 @@ CONFIGS = sorted({state.config for state in STATES})
 
 @dataclass
 class Observed:
-    """Reports of doctor, lists and metrics. ``ids``: the saga of each state, by its name."""
+    """Reports of doctor, lists and metrics. ``ids``: the saga of each state, by its name; ``in_order``: of those that
+    have ended.
+    """
 
     ids: Mapping[str, str]
+    in_order: Mapping[str, str]
+    refused: Mapping[str, Printed]
+    """What `saga resume` prints for each of those, and for a run that has the id of a completed saga."""
     doctor: Mapping[str, Sequence[Mapping[str, Any]]]
     stuck: Mapping[str, Sequence[Mapping[str, Any]]]
     metrics: Sequence[Metric]
@@ -59,6 +65,8 @@ class Observed:
     """Alerts and panels; None without Prometheus."""
     findings: Sequence[tuple[str, str | None]]
     """Class and saga, or transaction, of what `saga reconcile` finds besides its comparison of effects."""
+    findings_with_ledger: Sequence[tuple[str, str | None]]
+    """Those about sagas without a run, in the project that has the ledger."""
     advice: Mapping[str, Sequence[Followed]]
     looks: Mapping[str, Printed]
     """What the commands that change nothing print."""
@@ -98,8 +106,10 @@ async def observe_watched(
     ):
         if watch is not None:
             await watch.until_scraped(len(addresses))
-        ids = await asyncio.gather(*(state.make(stack) for state in STATES))
-        stack.ids = {state.name: id for state, id in zip(STATES, ids, strict=True)}
+        makers = [*(state.make for state in STATES), *IN_ORDER.values()]
+        ids = await asyncio.gather(*(make(stack) for make in makers))
+        stack.ids = dict(zip([state.name for state in STATES], ids, strict=False))
+        in_order = dict(zip(IN_ORDER, ids[len(STATES) :], strict=True))
         listed = {config: await until(lambda config=config: list_all(stack, config)) for config in CONFIGS}
         await lose_a_ledger_row(stack)
         metrics = await endpoints.refresh()
@@ -112,8 +122,25 @@ async def observe_watched(
             for config in CONFIGS
         }
         before, looks, after = all_rows(stack), await run_looks(stack), all_rows(stack)
+        refused = {name: await stack.saga("resume", id, config="ledger.toml") for name, id in in_order.items()}
+        refused[USED_AGAIN] = await stack.saga("resume", stack.ids[USED_AGAIN])
+        with_ledger = await find_with_ledger(stack)
         advice = await follow_all(stack, texts)
-        return Observed(stack.ids, documents, listed, metrics, watched, findings, advice, looks, before, after)
+        return Observed(
+            stack.ids,
+            in_order,
+            refused,
+            documents,
+            listed,
+            metrics,
+            watched,
+            findings,
+            with_ledger,
+            advice,
+            looks,
+            before,
+            after,
+        )
 
 
 def all_rows(stack: Stack) -> dict[str, Any]:
@@ -159,11 +186,20 @@ async def watch_states(watch: Watch | None, stack: Stack) -> Watched | None:
     return watched
 
 
+async def find_with_ledger(stack: Stack) -> list[tuple[str, str | None]]:
+    guarded = [id for (id,) in stack.sql("select distinct saga_id from saga_guard")]
+    settings, locator = stack.ledger.project.settings, stack.ledger.locator
+    findings = await find_lost_runs(locator, settings, ReconciliationScope(), guarded)
+    return [(finding.kind, finding.saga_id) for finding in findings]
+
+
 async def find_besides_comparison(stack: Stack) -> list[tuple[str, str | None]]:
     """Findings of `saga reconcile` besides its comparison; the suspects are the sagas in the guards."""
     settings, locator = stack.client.project.settings, stack.client.locator
     guarded = [id for (id,) in stack.sql("select distinct saga_id from saga_guard")]
     findings = await find_lost_runs(locator, settings, ReconciliationScope(), guarded)
+    # The comparison has seen another run of the id than the one that has it now.
+    findings, _ = await recheck(locator, settings, findings, dict.fromkeys(guarded, "TERMINATED"))
     findings += await find_unowned(locator, settings, None, {})
     findings += await find_left_claims(stack.ledger.locator, "shop")
     findings += await find_late_replies(locator, settings, dict.fromkeys(guarded, "COMPENSATED"), None)

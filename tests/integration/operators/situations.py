@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+
 import psycopg
+import pytest
+from temporalio.client import WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_workers.client import Client
 from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.temporal_runs import describe_run
-from sagas.protocol.payloads import UNDO_SUFFIX
-from tests.helpers import run_changes
+from sagas.protocol.payloads import DEFINITION_HEADER, STARTED_AT_MEMO, UNDO_SUFFIX
+from tests.helpers import eager_start, run_changes
 from tests.helpers.waiting import until
 from tests.integration.operators.troubled_project import Stack, project_of
 
@@ -211,13 +216,57 @@ async def second_generation_deleted(stack: Stack) -> str:
     return id
 
 
-async def start_instead(stack: Stack, id: str, workflow: str, input: object, queue: str | None = None) -> None:
+async def refused_twice(stack: Stack) -> str:
+    """A client starts the deleted saga again, twice: a worker refuses what it has put into the header."""
+    temporal, queue = stack.client.temporal, stack.client.project.settings.temporal.task_queue
+    id = await waiting(stack)
+    await delete_run(stack, id)
+    header = {DEFINITION_HEADER: eager_start.json_payload("of nobody")}
+    for _ in range(2):
+        await eager_start.start(temporal, "waiting", id, queue, eager_start.json_payload({}), header, eager=False)
+        with pytest.raises(WorkflowFailureError):
+            await temporal.get_workflow_handle(id).result()
+    return id
+
+
+async def parent_deleted(stack: Stack) -> str:
+    """The only effect of the deleted saga is that of a nested one, which has completed."""
+    id = await stack.start("nesting")
+    await stack.waits(id)
+    await delete_run(stack, id)
+    make_older(stack, f"{id}/inner")
+    return id
+
+
+async def undo_held_by_nobody(stack: Stack) -> str:
+    """The run is deleted, and the id of its undo belongs to one that any client has started, where no worker polls."""
+    id = await waiting(stack)
+    await stack.client.temporal.start_workflow("waiting", {}, id=f"{id}{UNDO_SUFFIX}", task_queue="billing")
+    await run_changes.delete_run(stack.client.temporal, id)
+
+    async def gone() -> bool:
+        return await describe_run(stack.client.temporal, id) is None
+
+    await until(gone)
+    make_older(stack, id)
+    return id
+
+
+async def start_instead(
+    stack: Stack,
+    id: str,
+    workflow: str,
+    input: object,
+    queue: str | None = None,
+    memo: Mapping[str, object] | None = None,
+) -> None:
     """Start a workflow as any other client of the namespace does, which ends the run that has the id."""
     await stack.client.temporal.start_workflow(
         workflow,
         input,
         id=id,
         task_queue=queue or stack.client.project.settings.temporal.task_queue,
+        memo=memo,
         id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
     )
 
@@ -225,6 +274,13 @@ async def start_instead(stack: Stack, id: str, workflow: str, input: object, que
 async def held_by_another_workflow(stack: Stack) -> str:
     id = await waiting(stack)
     await start_instead(stack, id, "billing", {}, "billing")
+    make_older(stack, id)
+    return id
+
+
+async def claimed_by_another_workflow(stack: Stack) -> str:
+    id = await waiting(stack)
+    await start_instead(stack, id, "billing", {}, "billing", {STARTED_AT_MEMO: time.time() - 60})
     make_older(stack, id)
     return id
 
@@ -250,6 +306,65 @@ async def replaced(stack: Stack) -> str:
 
     await until(is_parked)
     return id
+
+
+async def completed_id_used_again(stack: Stack) -> str:
+    """The saga has completed, and any client may start its id again, here with another input."""
+    id = await waiting(stack, n=1)
+    await stack.client.signal(id, "go")
+    await ends(stack, id, "COMPLETED")
+    await start_instead(stack, id, "waiting", {"n": 2})
+    await ends(stack, id, "PARKED")
+    return id
+
+
+async def ends(stack: Stack, id: str, state: str, client: Client | None = None) -> None:
+    async def has_ended() -> bool:
+        return await stack.state(id, client) == state
+
+    await until(has_ended)
+
+
+async def completed_and_used_by_another_saga(stack: Stack) -> str:
+    """The ledger has the end of the first saga, whose run is deleted."""
+    id = await waiting(stack, client=stack.ledger)
+    await stack.ledger.signal(id, "go")
+    await ends(stack, id, "COMPLETED", stack.ledger)
+    await is_in_ledger(stack, id, "COMPLETED")
+    await run_changes.delete_run(stack.client.temporal, id)
+
+    async def is_gone() -> bool:
+        return await describe_run(stack.client.temporal, id) is None
+
+    await until(is_gone)
+    await start_instead(stack, id, "other", {}, stack.ledger.project.settings.temporal.task_queue)
+    await ends(stack, id, "COMPLETED", stack.ledger)
+    make_older(stack, id)
+    return id
+
+
+async def undone_and_deleted(stack: Stack) -> str:
+    """The ledger has the end of the undo, whose run is deleted."""
+    id = await stack.start("held-by-nobody", client=stack.ledger)
+    await ends(stack, id, "COMPLETED", stack.ledger)
+    await stack.ledger.undo(id, reason="a test", who="ada")
+    await ends(stack, id, "COMPENSATED", stack.ledger)
+    await is_in_ledger(stack, id, "COMPENSATED")
+    await run_changes.delete_run(stack.client.temporal, f"{id}{UNDO_SUFFIX}")
+
+    async def is_gone() -> bool:
+        return await describe_run(stack.client.temporal, f"{id}{UNDO_SUFFIX}") is None
+
+    await until(is_gone)
+    make_older(stack, id)
+    return id
+
+
+async def is_in_ledger(stack: Stack, id: str, state: str) -> None:
+    async def is_written() -> bool:
+        return (await stack.ledger.locator.ledger.states([id])).get(id) == state
+
+    await until(is_written)
 
 
 async def lock_left(stack: Stack) -> str:

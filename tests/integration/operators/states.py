@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 from tests.integration.operators.situations import (
     bulk_closed,
+    claimed_by_another_workflow,
     command_of_deleted,
+    completed_and_used_by_another_saga,
+    completed_id_used_again,
     deleted,
     deleted_with_lock,
     exhausted,
@@ -24,18 +27,22 @@ from tests.integration.operators.situations import (
     lock_left,
     overdue,
     parent_blocked,
+    parent_deleted,
     paused,
     paused_by_name,
     prepared,
     refused_event,
+    refused_twice,
     replaced,
     reset_and_deleted,
     second_generation_deleted,
     step_parked,
     terminated,
     undo_deleted,
+    undo_held_by_nobody,
     undo_parked,
     undo_terminated,
+    undone_and_deleted,
     unpublished_event,
     unserved_queue,
     used_by_another_saga,
@@ -75,6 +82,8 @@ class State:
     alert: Alert | None = None
     config: str = "saga.toml"
 
+
+USED_AGAIN = "the id of a completed saga was started with another input"
 
 STATES = (
     State(
@@ -241,8 +250,44 @@ STATES = (
         config="ledger.toml",
     ),
     State(
+        "a run was deleted, and each later start of its id was refused",
+        refused_twice,
+        "open effects: take on shop: start it again",
+        "sagas",
+        "run_missing",
+        metric="saga_open_effects",
+        alert=alert("SagaEffectsOpen", saga="waiting", why="deleted"),
+    ),
+    State(
+        "a run was deleted, and only sagas nested in it have effects",
+        parent_deleted,
+        "/inner: take on shop: start it again",
+        "sagas",
+        "run_missing",
+        metric="saga_open_effects",
+        alert=alert("SagaEffectsOpen", saga="unknown", why="deleted"),
+    ),
+    State(
+        "a run was deleted, and no worker serves the one with the id of its undo",
+        undo_held_by_nobody,
+        "a run of waiting on the task queue billing has the id of its undo, and its own effects are open",
+        "sagas",
+        "run_replaced",
+        metric="saga_open_effects",
+        alert=alert("SagaEffectsOpen", saga="waiting", why="replaced"),
+    ),
+    State(
         "a run was replaced by another workflow, which is open",
         held_by_another_workflow,
+        "a run of billing on the task queue billing has its id, and its own effects are open",
+        "sagas",
+        "run_replaced",
+        metric="saga_open_effects",
+        alert=alert("SagaEffectsOpen", saga="waiting", why="replaced"),
+    ),
+    State(
+        "a run was replaced by another workflow, which claims an earlier start",
+        claimed_by_another_workflow,
         "a run of billing on the task queue billing has its id, and its own effects are open",
         "sagas",
         "run_replaced",
@@ -264,6 +309,15 @@ STATES = (
         "key used with other arguments",
         "sagas",
         "run_replaced",
+        metric="saga_parked",
+        alert=alert("SagaParked", saga="waiting"),
+    ),
+    State(
+        USED_AGAIN,
+        completed_id_used_again,
+        "an earlier saga with its id has ended, so the effects of that one stay",
+        "sagas",
+        None,
         metric="saga_parked",
         alert=alert("SagaParked", saga="waiting"),
     ),
@@ -343,3 +397,9 @@ STATES = (
         "a participant has done a command whose saga has ended without it", late_reply, None, "replies", "late_reply"
     ),
 )
+
+IN_ORDER: Mapping[str, Maker] = {
+    "a completed saga whose run was deleted, and whose id another saga has used": completed_and_used_by_another_saga,
+    "a saga that was undone, and the run of its undo deleted": undone_and_deleted,
+}
+"""Sagas that have ended, as the ledger says, although what Temporal has looks otherwise. Nothing may name them."""

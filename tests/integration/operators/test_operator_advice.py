@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[3]
 RUN_ELSEWHERE = {
     "cancel": "tests/integration/cli/test_operator_commands.py",
     "start": "tests/integration/cli/test_start_and_show.py",
-    "start --id": "tests/integration/cli/test_start_and_show.py",
     "notify": "tests/integration/cli/test_notification_commands.py",
     "resolve --definition": "tests/integration/cli/test_operator_commands.py",
     "resolve --with": "tests/integration/cli/test_operator_commands.py",
@@ -65,6 +64,8 @@ ENDED_BY_ADVICE = {
     "a run was deleted, and its saga has only sent a command": "RUNNING",
     "the newest run was deleted, and an earlier one of the same saga is there": "RUNNING",
     "the run of a second generation was deleted": "RUNNING",
+    "a run was deleted, and each later start of its id was refused": "RUNNING",
+    "a run was deleted, and only sagas nested in it have effects": "RUNNING",
     "a run was replaced by another saga, which has ended": "RUNNING",
     "a run was replaced by one with another input": "RUNNING",
 }

@@ -11,7 +11,7 @@ from tests.helpers.alert_watch import panels_of
 from tests.helpers.prometheus_server import NOT_INSTALLED, alert_rules
 from tests.integration.operators.conftest import Observed
 from tests.integration.operators.messaging_situations import EXPECTED as OF_MESSAGING
-from tests.integration.operators.states import STATES, State
+from tests.integration.operators.states import IN_ORDER, STATES, USED_AGAIN, State
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/how-to/find-stuck.md").read_text(encoding="utf-8")
@@ -63,6 +63,20 @@ def test_the_list_of_stuck_sagas_has_the_reason(observed: Observed, state: State
 )
 def test_reconciliation_finds_it(observed: Observed, state: State) -> None:
     assert (state.reconcile, observed.ids[state.name]) in observed.findings
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_a_saga_that_has_ended_is_not_named(observed: Observed, name: str) -> None:
+    id = observed.in_order[name]
+    assert not any(id in str(check) for check in observed.doctor["ledger.toml"])
+    assert not any(id == row["id"] for row in observed.stuck["ledger.toml"])
+    assert [kind for kind, saga_id in observed.findings_with_ledger if saga_id == id] == []
+    assert observed.refused[name].code == 9, observed.refused[name]
+
+
+def test_a_completed_saga_is_not_resumed_for_a_run_that_has_its_id(observed: Observed) -> None:
+    refused = observed.refused[USED_AGAIN]
+    assert (refused.code, "has ended, so there is nothing to resume" in refused.err) == (9, True), refused
 
 
 @pytest.mark.parametrize("state", [state for state in STATES if state.metric], ids=lambda state: state.name)

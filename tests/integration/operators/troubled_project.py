@@ -68,6 +68,12 @@ DEFINITIONS: Mapping[str, str] = {
           - {id: ask, uses: refuse, effect: none}
     """,
     "parent": "steps: [{id: inner, uses: saga, with: {name: undo-parks, input: {}}}]",
+    "held-by-nobody": f"steps: [{BOOKED}]",
+    "nesting": f"""
+        steps:
+          - {{id: inner, uses: saga, with: {{name: held-by-nobody, input: {{}}}}}}
+          - {WAITS}
+    """,
     "held-by-name": f"steps: [{BOOKED}]",
     "held-by-breaker": f"""
         steps:

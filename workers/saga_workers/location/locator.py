@@ -14,7 +14,7 @@ from datetime import datetime
 from temporalio.client import Client as Temporal
 
 from saga_activities.guard.entry_key import fits_guard_key
-from saga_activities.ledger.records import Claim
+from saga_activities.ledger.records import Claim, RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable, NoLedger, RunLedger, using_ledger
 from saga_workers.location.foreign_runs import may_have_effects
 from saga_workers.location.location import BulkMember, Location
@@ -29,7 +29,7 @@ from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
-from sagas.protocol.saga_view import STARTED_AGAIN
+from sagas.protocol.saga_view import STARTED_AGAIN, SagaView
 from sagas.settings import Settings
 from sagas.settings.signing_keys import SigningKeys
 from sagas.text.shell import saga_command
@@ -93,6 +93,9 @@ class Locator:
                 undo = await describe_saga_run(self.temporal, saga_id + UNDO_SUFFIX)
                 return Location(saga_id, run if undo is None else None, undo)
         undo = await self.undo_of(run.run) if state is not None and may_be_undone(state) else None
+        if undo is None and outcome is not None and state == "COMPLETED" and outcome.view and outcome.view.can_undo:
+            row = await self._undone_row(run.run, outcome.view)
+            return Location(saga_id, run if row is None else row)
         return Location(saga_id, run, undo)
 
     async def locate_known(self, saga_id: str) -> Location:
@@ -110,6 +113,12 @@ class Locator:
     async def unknown_saga(self, saga_id: str) -> UsageError:
         """The error for an id that nobody knows, or of which only databases of the project have traces."""
         open_there, parent = await self._open_effects(saga_id)
+        nested = "" if open_there else await self.open_nested_effects(saga_id)
+        if nested:
+            return UsageError(
+                f"Temporal has no run of {saga_id} any more, and the effects of its nested sagas are open: {nested}",
+                help=f"{start_with_input(saga_id)}    starts it again; then cancel it, or let it go on",
+            )
         if open_there:
             again = saga_command("resume", saga_id)
             then = "starts it again where its effects are; then cancel it, or let it go on"
@@ -139,6 +148,19 @@ class Locator:
             return "", None  # the id stays unknown, and `saga doctor` reports the database
         origin = open_origin(effects)
         return open_effects(effects), None if origin is None else origin.parent
+
+    async def open_nested_effects(self, saga_id: str) -> str:
+        """The open effects of the sagas that are nested in this one, in words; empty if no database has any."""
+        if self.settings is None or not fits_guard_key(saga_id):
+            return ""
+        from saga_workers.location.traces import effects_of_sagas, nested_sagas, open_effects
+
+        try:
+            effects = await effects_of_sagas(self.settings, await nested_sagas(self.settings, saga_id))
+        except SagaError:
+            return ""  # the id stays unknown, and `saga doctor` reports the database
+        texts = {id: open_effects(its) for id, its in effects.items()}
+        return "; ".join(f"{text} of {id}" for id, text in texts.items() if text)
 
     async def undo_of(self, run: RunInfo) -> RunDescription | None:
         """The newest run that undoes this one; None if there is none."""
@@ -203,11 +225,28 @@ class Locator:
                 return await describe_run(self.temporal, run.id, other.run_id) if outcome.state == "COMPLETED" else None
         return None
 
+    async def _undone_row(self, run: RunInfo, view: SagaView) -> RunRow | None:
+        """The row of a completed saga that was undone since, by a run that Temporal has deleted."""
+        with contextlib.suppress(LedgerUnavailable):
+            row = await self.ledger.find_story(
+                run.id, saga=run.workflow_type, generation=view.generation or 1, input_digest=None
+            )
+            ended_at = None if row is None or row.view.ended_at is None else datetime.fromisoformat(row.view.ended_at)
+            is_later = ended_at is not None and run.close_time is not None and ended_at >= run.close_time
+            if row is not None and is_later and row.view.state in STARTED_AGAIN:
+                return row
+        return None
+
     async def _undo(self, saga_id: str, saga: str, since: datetime) -> RunDescription | None:
         """The run of the undo. A workflow of another type does not concern the saga, whatever its start was; one that
         is older than ``since`` belongs to an earlier generation."""
         undo = await describe_saga_run(self.temporal, saga_id + UNDO_SUFFIX)
         return undo if undo is not None and undo.run.workflow_type == saga and undo.run.start_time >= since else None
+
+
+def start_with_input(saga_id: str, saga: str = "NAME") -> str:
+    """The command that starts a saga of which no database has the input."""
+    return saga_command("start", saga, id=saga_id, input="@FILE")
 
 
 @asynccontextmanager

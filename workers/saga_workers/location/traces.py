@@ -41,6 +41,7 @@ MAX_SAGAS = 1_000
 """Sagas of one table that are looked up in Temporal: those that hold something are few."""
 
 _SAGAS_AT_ONCE = 500
+_MAX_NESTED = 100
 _TIMEOUT = 15.0
 _EFFECT_ROWS = sa.select(
     *(guard_table.c[name] for name in ("saga_id", "step", "generation", "op", "reason", "origin", "created_at")),
@@ -123,6 +124,22 @@ async def _read_rows(
         for row in await database.execute(query.where(of_sagas)):
             if row.saga_id in rows:  # a collation may find others
                 rows[row.saga_id].append((connection, row))
+
+
+async def nested_sagas(settings: Settings, saga_id: str) -> list[str]:
+    """The ids of up to some sagas that are nested in this one, and of which a guard or a command tells. Raises
+    SagaError.
+    """
+    ids: set[str] = set()
+    for connection in settings.sql_connections():
+        async with reading_tables(connection, "the guard") as (engine, tables):
+            for table in (guard_table, request_table):
+                if table.name in tables:
+                    nested = table.c.saga_id.startswith(f"{saga_id}/", autoescape=True)
+                    query = sa.select(table.c.saga_id).where(nested).distinct().limit(_MAX_NESTED)
+                    async with engine.connect() as database:
+                        ids.update((await database.execute(query)).scalars())
+    return sorted(id for id in ids if id.startswith(f"{saga_id}/"))
 
 
 def _effects_in(rows: Sequence[tuple[str, Any]], values: Mapping[str, StoredValues]) -> list[RecordedEffect]:

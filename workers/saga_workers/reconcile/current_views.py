@@ -26,7 +26,10 @@ async def current_view(locator: Locator, saga_id: str) -> SagaView | None:
         return None
     if location.run.never_accepted and (await locator.locate(saga_id)).run is None:
         return None
-    return await combined_view(locator, location.run.run, location.undo.run if location.undo else None)
+    view = await combined_view(locator, location.run.run, location.undo.run if location.undo else None)
+    if view.can_undo and (row := (await locator.locate(saga_id)).row) is not None:
+        return row.view  # the ledger has the end of an undo whose run is deleted
+    return view
 
 
 async def current_views(locator: Locator, saga_ids: Sequence[str]) -> dict[str, SagaView | None]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_spark.reconcile.findings import RESUMED, Finding, resume_command
 from saga_workers.location.locator import Locator
+from saga_workers.location.traces import nested_sagas
 from saga_workers.stuck.guard_scan import MAX_SCANNED, GuardScan
 from saga_workers.stuck.open_sagas import find_left_members, find_lost
 from saga_workers.stuck.verdict import OpenSaga
@@ -21,9 +22,12 @@ async def find_lost_runs(
     locator: Locator, settings: Settings, scope: ReconciliationScope, suspects: Collection[str]
 ) -> list[Finding]:
     """The sagas of the scope without a run that ends their open effects: those that hold something, those of the
-    ``suspects``, and without a saga in the scope all others that the guards know. Raises SagaError, RPCError.
+    ``suspects``, those nested in the saga of the scope, and without one all others that the guards know. Raises
+    SagaError, RPCError.
     """
-    asked = set(suspects) if scope.saga_id is None else {*suspects, scope.saga_id}
+    asked = set(suspects)
+    if scope.saga_id is not None:
+        asked |= {scope.saga_id, *await nested_sagas(settings, scope.saga_id)}
     if scope.saga_id is None:
         scan = GuardScan(settings)
         while not scan.complete:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from saga_activities.guard.tables import outbox_table
 from saga_activities.messaging.outbox import NEW, PUBLISHED
-from saga_spark.reconcile.findings import Finding, repair_command
+from saga_spark.reconcile.findings import RESUMED, Finding, repair_command
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.current_views import current_views
 from saga_workers.reconcile.matched_rows import with_safe_commands
@@ -45,6 +45,8 @@ async def recheck(
     for finding in findings:
         view = now.get(finding.saga_id or "")
         moved = view is not None and view.state != states.get(finding.saga_id or "", view.state)
+        if finding.kind in RESUMED:
+            moved = False  # it was decided last of all, and the id may belong to another run by now
         can_undo = view is not None and view.can_undo
         command = repair_command(finding, dialects, declared, can_undo=can_undo)
         (gone if moved else kept).append(replace(finding, command=command))

@@ -4,8 +4,9 @@ Databases have rows of every saga within their retention, so they are read in po
 Temporal deletes a closed run after its own retention: only a saga with a row that is younger must have a run.
 
 Most sagas need no closer look: the newest run of their id was open at all times at which an effect was recorded, and
-has ended by itself or is open. If the clocks of a database and of Temporal differ, the origins of the effects decide,
-which have the time of Temporal.
+has ended by itself or is open on the project's task queue. If the clocks of a database and of Temporal differ, the
+origins of the effects tell, which have the time of Temporal. All others are suspects, about which
+:mod:`saga_workers.stuck.lost_effects` decides. So is a nested saga that has completed without a parent that was open.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from saga_activities.guard.tables import guard_table, request_table
 from saga_activities.messaging.kafka_request import DONE
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import RecordedEffect, effects_of_sagas, reading_tables
-from saga_workers.stuck.lost_effects import OVER, made_by
-from saga_workers.temporal.claimed_states import carried_start
+from saga_workers.stuck.lost_effects import was_open_at_start
 from saga_workers.temporal.saga_runs import describe_saga_run, was_never_accepted
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs, namespace_retention
 from saga_workers.temporal.visibility_filter import has_literal, quote
 from sagas.protocol.payloads import NOTIFICATION_PREFIX
+from sagas.protocol.saga_view import OVER
 from sagas.settings import Settings, SqlConnection
 
 MIN_AGE = 60.0
@@ -80,9 +81,11 @@ class GuardScan:
         first = [id for id in missing if all(row.generation == 1 for row in rows[id])]
         ended = {id for id, state in (await locator.ledger.states(first)).items() if state in OVER}
         present = {id: run for id, run in runs.items() if id in rows}
-        doubtful = [id for id, run in present.items() if not all([await _spans(run, row) for row in rows[id]])]
+        queue = self._settings.temporal.task_queue
+        doubtful = [id for id, run in present.items() if not all(_spans(run, row, queue) for row in rows[id])]
         effects = await effects_of_sagas(self._settings, doubtful)
-        others = [id for id in doubtful if not await _made_all(runs[id], effects[id])]
+        others = [id for id in doubtful if not _made_all(runs[id], effects[id], queue)]
+        others += await _without_parent(locator.temporal, runs, present)
         return list(dict.fromkeys([*(id for id in missing if id not in ended), *others, *_completed(runs, sagas)]))
 
     async def _now(self, locator: Locator) -> float:
@@ -217,22 +220,53 @@ def _completed(runs: Mapping[str, RunInfo], sagas: Mapping[str, Sequence[_SagaRo
     return [id for id in completed if any(row.undone > 0 for row in sagas[id])]
 
 
-def _may_end(run: RunInfo) -> bool:
-    """True if a run is open, or has ended by itself: a closed one of another kind may have had a successor."""
-    return run.running or run.ended_by_itself
+def _may_end(run: RunInfo, queue: str) -> bool:
+    """True if the run is open on this task queue, or has ended by itself: a closed one of another kind may have had a
+    successor.
+    """
+    return run.ended_by_itself or (run.running and run.task_queue == queue)
 
 
-async def _spans(run: RunInfo, rows: _SagaRows) -> bool:
+def _spans(run: RunInfo, rows: _SagaRows, queue: str) -> bool:
     """True if the run was open when the effects of these rows were recorded."""
     if rows.first_made is None or rows.last_made is None:
         return True
-    began = await carried_start(run)
-    since = run.start_time.timestamp() if began is None else began
     is_until = run.close_time is None or rows.last_made <= run.close_time.timestamp()
-    return _may_end(run) and since <= rows.first_made and is_until
+    return _may_end(run, queue) and run.start_time.timestamp() <= rows.first_made and is_until
 
 
-async def _made_all(run: RunInfo, effects: Sequence[RecordedEffect]) -> bool:
+def _made_all(run: RunInfo, effects: Sequence[RecordedEffect], queue: str) -> bool:
     """True if the run is of the saga of each open effect that says of which one it is."""
     origins = [effect.origin for effect in effects if effect.open and effect.origin is not None]
-    return _may_end(run) and all([await made_by(run, origin) for origin in origins])
+    return _may_end(run, queue) and all(was_open_at_start(run, origin) for origin in origins)
+
+
+async def _without_parent(temporal: Temporal, runs: Mapping[str, RunInfo], present: Mapping[str, RunInfo]) -> list[str]:
+    """The completed nested sagas among the ``present`` ones above which a run is missing, or was not open when they
+    were. ``runs``: the newest runs of ids that are known already.
+    """
+    newest = dict(runs)
+    asked = set(newest)
+    while missing := {_parent_of(run) for run in newest.values()} - asked - {None}:
+        asked |= missing
+        newest |= await _newest_runs(temporal, [id for id in missing if id is not None])
+
+    def has_parents(run: RunInfo) -> bool:
+        while (id := _parent_of(run)) is not None:
+            parent = newest.get(id)
+            if parent is None or not (parent.running or parent.ended_by_itself) or not _was_open(parent, run):
+                return False
+            run = parent
+        return True
+
+    return [id for id, run in present.items() if not has_parents(run)]
+
+
+def _parent_of(run: RunInfo) -> str | None:
+    """The id of the parent that decides about the effects of a completed run."""
+    return run.parent_id if run.status is WorkflowExecutionStatus.COMPLETED else None
+
+
+def _was_open(parent: RunInfo, child: RunInfo) -> bool:
+    is_until = parent.close_time is None or (child.close_time is not None and child.close_time <= parent.close_time)
+    return parent.start_time <= child.start_time and is_until

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
-from saga_workers.stuck.verdict import OVER, OpenSaga
+from saga_workers.stuck.verdict import OpenSaga
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import input_digest
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import OVER, SagaView
 from sagas.text.shortening import join_names
 
 if TYPE_CHECKING:

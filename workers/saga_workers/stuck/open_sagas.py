@@ -63,7 +63,11 @@ async def find_lost(
             lost = await lost_saga(locator, location, effects[location.saga_id], held[location.saga_id])
             return lost or await interrupted_undo(locator, location, effects[location.saga_id])
 
-    return [saga for saga in await asyncio.gather(*map(judge, locations)) if saga is not None]
+    lost: dict[str, OpenSaga] = {}
+    for saga in await asyncio.gather(*map(judge, locations)):
+        if saga is not None:  # a missing saga may have effects of its own, and those of its nested sagas
+            lost[saga.saga_id] = saga.merged_with(lost.get(saga.saga_id))
+    return list(lost.values())
 
 
 async def find_terminated(locator: Locator, task_queue: str, limit: int, without_effects: set[str]) -> list[OpenSaga]:

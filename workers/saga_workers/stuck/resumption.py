@@ -12,6 +12,7 @@ from typing import Any
 from saga_workers.client import Client
 from saga_workers.location.commit_point import CommitTraces, find_commit_point
 from saga_workers.location.location import Location
+from saga_workers.location.locator import start_with_input
 from saga_workers.location.parent_command import parent_command
 from saga_workers.location.traces import (
     RecordedEffect,
@@ -22,7 +23,7 @@ from saga_workers.location.traces import (
 )
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
-from saga_workers.stuck.lost_effects import OVER, lost_effects
+from saga_workers.stuck.lost_effects import has_ended_before, lost_effects
 from saga_workers.stuck.verdict import holder_in_words
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import namespace_retention
@@ -32,7 +33,7 @@ from sagas.definition.model import Definition
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.origin import Origin
 from sagas.protocol.payloads import input_digest
-from sagas.protocol.saga_view import FINAL_STATES
+from sagas.protocol.saga_view import FINAL_STATES, OVER
 from sagas.text.shell import saga_command
 from sagas.text.shortening import join_names
 
@@ -83,10 +84,20 @@ async def start_again(
         name = "NAME" if location.row is None else location.row.view.saga
         raise UsageError(
             f"the guards have effects of {saga_id}, but not what it was started with",
-            help=f"start it with its input: {saga_command('start', name, id=saga_id)} --input FILE, then cancel it",
+            help=f"start it with its input: {start_with_input(saga_id, name)}, then cancel it",
+        )
+    if origin is None and (nested := await client.locator.open_nested_effects(saga_id)):
+        raise RefusedError(
+            f"no database has what {saga_id} was started with, and the effects of its nested sagas are open: {nested}",
+            help=f"{start_with_input(saga_id)}    starts it again; then cancel it, or let it go on",
         )
     if origin is None:
         raise await client.locator.unknown_saga(saga_id)
+    if location.open_run is not None and await has_ended_before(client.locator, saga_id, origin):
+        raise RefusedError(
+            f"the saga that has these effects of {saga_id} has ended, so there is nothing to resume",
+            help=saga_command("show", saga_id),
+        )
     if origin.parent is not None:
         raise RefusedError(
             f"{saga_id} is nested in {origin.parent}, which starts it again",
@@ -130,18 +141,20 @@ async def _refuse_held(client: Client, location: Location, lost: Sequence[Record
 
     A run of the same saga that has parked at the effects of this one has none.
     """
-    described, origin = location.run, open_origin(lost)
-    if described is None or origin is None or not described.run.running:
+    described, origin = location.open_run, open_origin(lost)
+    if described is None or origin is None:
         return
-    run, id = described.run, location.saga_id
-    if run.workflow_type == origin.saga and (await read_view(client.locator, id)).state == "PARKED":
+    run, id = described.run, described.run.id
+    is_same = run.workflow_type == origin.saga and described is location.run
+    if is_same and (await read_view(client.locator, id)).state == "PARKED":
         return
     is_own = run.workflow_type in client.project.definitions
     is_own = is_own and run.task_queue == client.project.settings.temporal.task_queue
-    ending = saga_command("cancel", id) if is_own else f"temporal workflow terminate --workflow-id {shlex.quote(id)}"
+    terminate = f"temporal workflow terminate --workflow-id {shlex.quote(id)}"
+    ending = saga_command("cancel", location.saga_id) if is_own else terminate
     raise RefusedError(
         f"{holder_in_words(run)} has the id {id} and is open, so {origin.saga} cannot be started again",
-        help=f"wait for its end, or end it: {ending}; then {saga_command('resume', id)}",
+        help=f"wait for its end, or end it: {ending}; then {saga_command('resume', location.saga_id)}",
     )
 
 

@@ -23,7 +23,7 @@ from saga_workers.stuck.open_sagas import (
     find_left_members,
 )
 from saga_workers.stuck.run_reasons import reported_reasons, temporal_reasons
-from saga_workers.stuck.stuck_view import reasons_of_replaced, with_reasons
+from saga_workers.stuck.stuck_view import with_earlier_saga, with_reasons
 from saga_workers.stuck.verdict import OpenSaga, left_saga, terminated_saga, undo_again
 from saga_workers.temporal.temporal_runs import (
     ENDED_FROM_OUTSIDE,
@@ -221,9 +221,7 @@ async def inspect_run(
     reasons = []
     if described.run.running:
         shown = {step.id for step in view.steps}
-        reasons = await reasons_of_replaced(locator, described, view)
-        if reasons:
-            view = replace(view, needs_resume=True)
+        view, reasons = await with_earlier_saga(locator, described, view)
         reasons += await temporal_reasons(locator.temporal, described, workers, shown) + reported_reasons(view)
         reasons += await holders.reasons(view, reasons)
     elif (saga := await terminated_saga(locator, described.run, view)) is not None:

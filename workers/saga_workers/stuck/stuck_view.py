@@ -61,9 +61,7 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
     if saga is not None or workflow is None:
         return view if saga is None else replace(view, stuck=(saga.reason,))
     shown = {step.id for step in view.steps}
-    reasons = await reasons_of_replaced(locator, workflow, view)
-    if reasons:
-        view = replace(view, needs_resume=True)
+    view, reasons = await with_earlier_saga(locator, workflow, view)
     reasons += await temporal_reasons(locator.temporal, workflow, workers, shown)
     reasons += await ParkedHolders(locator, workers).reasons(view, wait_messages(view))
     reasons += await _refused_replies(locator, view)
@@ -121,9 +119,13 @@ def with_reasons(view: SagaView, reasons: Sequence[str]) -> SagaView | None:
     return replace(view, stuck=tuple(reasons)) if reasons else None
 
 
-async def reasons_of_replaced(locator: Locator, run: RunDescription, view: SagaView) -> list[str]:
-    """The reason of a saga that ran into the effects of another run under its id, which was ended by its start."""
+async def with_earlier_saga(locator: Locator, run: RunDescription, view: SagaView) -> tuple[SagaView, list[str]]:
+    """The view of a saga, with the reason if it ran into the effects of another run under its id: one that was ended by
+    its start, and is resumed, or one that has ended by itself.
+    """
     if locator.settings is None or not any(parked.why in OTHER_ARGUMENTS for parked in view.parked):
-        return []
+        return view, []
     saga = await replaced_saga(locator, locator.settings, run, view)
-    return [] if saga is None else [saga.reason]
+    if saga is None:
+        return view, []
+    return replace(view, needs_resume=saga.verdict == "replaced"), [saga.reason]

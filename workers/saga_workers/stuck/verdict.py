@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
-from saga_workers.stuck.lost_effects import OVER, lost_effects
+from saga_workers.stuck.lost_effects import has_ended_before, lost_effects
+from saga_workers.stuck.missing_parents import MissingParent, find_missing_parent
 from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
@@ -16,7 +17,7 @@ from saga_workers.views.saga_view import read_view
 from sagas.definition.times import format_timestamp
 from sagas.protocol.origin import same_start
 from sagas.protocol.payloads import UNDO_SUFFIX
-from sagas.protocol.saga_view import SagaView, StepView
+from sagas.protocol.saga_view import OVER, SagaView, StepView
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
 from sagas.text.shortening import shorten
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 
 RUN_DELETED = "Temporal has no run of it any more"
 
-Verdict = Literal["deleted", "replaced", "terminated", "claim left", "undo deleted"]
+Verdict = Literal["deleted", "replaced", "id taken", "terminated", "claim left", "undo deleted"]
 """``deleted``: Temporal has no run of the saga any more. ``replaced``: a later run has its id, of another workflow, or
-started with another input or at another time. ``terminated``: its run, or that of its undo, was closed from outside.
+started with another input or at another time. ``id taken``: such a run finds the effects of a saga that has ended.
+``terminated``: its run, or that of its undo, was closed from outside.
 ``claim left``: its bulk workflow was closed before the saga had ended, or deleted before it had an effect.
 ``undo deleted``: its undo has begun, and Temporal has no run of it any more.
 """
@@ -45,8 +47,8 @@ class OpenSaga:
 
     ``saga``: its name, if known. ``holds``: what it has in the databases, in words. ``outcome``: what `saga resume`
     does with a terminated one. ``parent``: the id of the saga in which a deleted one is nested, if known. ``holder``:
-    the run that has its id, in words, if it is one of another workflow; ``is_held``: it is open. ``view``: that
-    of an interrupted undo.
+    the run that has its id, in words, if it is one of another workflow; ``is_held``: it is open, and has the
+    ``held`` id. ``view``: that of an interrupted undo.
     """
 
     saga_id: str
@@ -57,6 +59,7 @@ class OpenSaga:
     parent: str | None = None
     holder: str = ""
     is_held: bool = False
+    held: str = "its id"
     view: SagaView | None = None
 
     @property
@@ -64,6 +67,8 @@ class OpenSaga:
         """The command that continues the saga, or shows how its parent does."""
         if self.verdict == "undo deleted":
             return undo_again(self.saga_id)
+        if self.verdict == "id taken":
+            return saga_command("show", self.saga_id)
         return saga_command("resume", self.saga_id) if self.parent is None else saga_command("show", self.parent)
 
     @property
@@ -77,7 +82,7 @@ class OpenSaga:
                     return f"{what}: it is nested in {self.parent}, which starts it again; see `{self.command}`"
                 return f"{what}: start it again with `{self.command}`, then cancel it or let it go on"
             case "replaced" if self.is_held:
-                what = f"{self.holder} has its id, and its own effects are open ({holds})"
+                what = f"{self.holder} has {self.held}, and its own effects are open ({holds})"
                 return f"{what}: end that run, or wait for its end, and then `{self.command}`"
             case "replaced" if self.holder:
                 what = f"{self.holder} has had its id since, and its own effects are open ({holds})"
@@ -85,12 +90,22 @@ class OpenSaga:
             case "replaced":
                 what = "a run with another input was ended by the start of this one, and its effects are open"
                 return f"{what} ({holds}): continue that run with `{self.command}`"
+            case "id taken":
+                what = f"an earlier saga with its id has ended, so the effects of that one stay ({holds})"
+                return f"{what}: start it with an id of its own, and end this run, see `{self.command}`"
             case "terminated":
                 return f"terminated with {holds}: `{self.command}` {self.outcome}"
             case "undo deleted":
                 return f"Temporal has no run of its undo any more ({holds}): finish it with `{self.command}`"
             case "claim left":
                 return f"its bulk workflow was closed before it ended: continue it with `{self.command}`"
+
+    def merged_with(self, other: OpenSaga | None) -> OpenSaga:
+        """One finding of the two about a saga, which has what each of them says that it has."""
+        if other is None:
+            return self
+        named = self if self.saga is not None else other
+        return replace(named, holds=tuple(dict.fromkeys((*other.holds, *self.holds))))
 
     @property
     def bare_view(self) -> SagaView:
@@ -136,12 +151,12 @@ async def judge(locator: Locator, settings: Settings, location: Location) -> Ver
     from saga_workers.location.traces import open_effects, recorded_effects
 
     run, verdict = location.run, verdict_of(location)
-    if location.open_run is not None:
-        if run is None or run.run.parent_id is not None:
+    if run is not None and run.run.running:
+        if run.run.parent_id is not None:
             return None
         view = await read_view(locator, location.saga_id)
-        if view.state == "PARKED" and await replaced_saga(locator, settings, run, view):
-            return "replaced"
+        if view.state == "PARKED" and (other := await replaced_saga(locator, settings, run, view)) is not None:
+            return other.verdict
         if view.paused is not None:
             return None
     effects = await recorded_effects(settings, location.saga_id)
@@ -164,10 +179,17 @@ async def lost_saga(
     if not lost:
         return None  # if nothing is to be undone, what it holds may be released
     origin = next((effect.origin for effect in [*lost, *effects] if effect.origin is not None), None)
+    if origin is not None and origin.parent is not None:
+        missing = await find_missing_parent(locator, location.saga_id, origin)
+        if missing is not None:
+            return _parent_of_effects(missing, f"open effects of {location.saga_id}: {open_effects(lost)}")
     saga = location.saga if origin is None else origin.saga
     parent = None if origin is None else origin.parent
     holds = (f"open effects: {open_effects(lost)}", *held)
-    described = location.run
+    described, undo = location.run, location.undo
+    if undo is not None and undo.run.running and parent is None:
+        holder, held = holder_in_words(undo.run), "the id of its undo"
+        return OpenSaga(location.saga_id, "replaced", saga, holds, holder=holder, is_held=True, held=held)
     if described is None or described.never_accepted or parent is not None or origin is None:
         return OpenSaga(location.saga_id, "deleted", saga, holds, parent=parent)
     run = described.run
@@ -176,6 +198,15 @@ async def lost_saga(
     is_other = run.workflow_type != origin.saga or run.running
     holder = holder_in_words(run) if is_other else ""
     return OpenSaga(location.saga_id, "replaced", saga, holds, holder=holder, is_held=is_other and run.running)
+
+
+def _parent_of_effects(missing: MissingParent, holds: str) -> OpenSaga:
+    """The missing saga to whose nested sagas the effects belong; its name is not known."""
+    holder = missing.holder
+    if holder is None:
+        return OpenSaga(missing.saga_id, "deleted", None, (holds,))
+    words, is_held = holder_in_words(holder), holder.running
+    return OpenSaga(missing.saga_id, "replaced", None, (holds,), holder=words, is_held=is_held)
 
 
 def holder_in_words(run: RunInfo) -> str:
@@ -188,7 +219,7 @@ async def replaced_saga(
     locator: Locator, settings: Settings, described: RunDescription, view: SagaView | None = None
 ) -> OpenSaga | None:
     """The saga whose effects this run ran into, if they are of a run with another input or, by the ``view`` of this
-    run, of another time. Raises SagaError.
+    run, of another time. It may have ended. Raises SagaError.
     """
     from saga_workers.location.traces import open_effects, open_origin, recorded_effects
 
@@ -203,7 +234,8 @@ async def replaced_saga(
     workflow_type = described.run.workflow_type
     if not began_later and same_start(origin, workflow_type, await first_input(locator.temporal, described)):
         return None
-    return OpenSaga(saga_id, "replaced", origin.saga, (open_effects(effects),))
+    verdict = "id taken" if await has_ended_before(locator, saga_id, origin) else "replaced"
+    return OpenSaga(saga_id, verdict, origin.saga, (open_effects(effects),))
 
 
 async def terminated_saga(locator: Locator, run: RunInfo, view: SagaView) -> OpenSaga | None:

@@ -33,7 +33,7 @@ def was_refused(run: RunInfo) -> bool:
 
 async def was_never_accepted(temporal: Temporal, run: RunInfo) -> bool:
     """True if a closed run has never become a saga: it was refused, or closed from outside before it was accepted."""
-    return was_refused(run) or (run.ended_from_outside and not await _was_accepted(temporal, run))
+    return was_refused(run) or (run.ended_from_outside and not await was_accepted(temporal, run))
 
 
 def closed_before_begun(saga_id: str) -> RefusedError:
@@ -70,7 +70,7 @@ async def describe_saga_run(temporal: Temporal, id: str) -> RunDescription | Non
     return newest
 
 
-async def _was_accepted(temporal: Temporal, run: RunInfo) -> bool:
+async def was_accepted(temporal: Temporal, run: RunInfo) -> bool:
     """True if a workflow task of the run has gone on after its start was checked. Before that, it has done nothing.
 
     True as well for a history that is deleted or cannot be read: the run may have done something.
