@@ -24,7 +24,7 @@ from sagas.definition.schema_nodes import (
 from sagas.expressions import ANY_ELEMENT
 from sagas.input_limits import MAX_INTEGER_DIGITS
 from sagas.text.exact_json import canonical_json, decode_json, value_text
-from sagas.text.masked_texts import TextMask
+from sagas.text.masked_texts import TextMask, mask_texts
 from sagas.text.printable import MASK
 from sagas.text.text_search import QUOTED
 
@@ -51,6 +51,11 @@ def masked(schema: Any, value: Any) -> Any:
 
 _MIN_MASKED = 3
 """Characters of the shortest value that is looked for in messages: `1` or `DE` may stand there for anything."""
+
+
+_MIN_IN_ID = 5
+"""Characters of the shortest value that is looked for inside an id: a shorter one may stand there by chance, as a group
+of four characters of a UUID does."""
 
 
 _MAX_PLAIN = 100
@@ -148,6 +153,12 @@ class SensitiveMask(TextMask):
         if isinstance(value, list | tuple):
             return list(map(self._masked, value))
         return MASK if self._numbers and value in self._numbers else value
+
+
+def is_in_id(sensitive: frozenset[str], id: str) -> bool:
+    """True if the id is one of the :func:`sensitive_values`, or has a longer one where messages would be masked."""
+    long = frozenset(text for text in sensitive if len(text) >= _MIN_IN_ID)
+    return id in sensitive or mask_texts(id, searched_texts(long)) != id
 
 
 def without_values(value: Any, sensitive: frozenset[str]) -> Any:

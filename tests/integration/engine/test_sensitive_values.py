@@ -12,6 +12,7 @@ from saga_workers.runtime.databases import set_up_database
 from saga_workers.start.shared_starts import SharedStarts
 from sagas import Step
 from sagas.actions.registry import action
+from sagas.definition.sensitivity import is_in_id
 from sagas.errors import UsageError
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
@@ -79,13 +80,29 @@ async def test_it_is_refused_as_the_id_that_is_given_at_a_start(env: Environment
     async with env.serving(EXPRESSION) as client:
         shared = SharedStarts(await client.starter("quoted-by-an-expression"))
         request = await (await client.starter("quoted-by-an-expression")).check({"card": "4111-hush"})
-        for start in (
-            client.start("quoted-by-an-expression", {"card": "4111-hush"}, id="4111-hush"),
-            shared.start(request, id="4111-hush"),
-        ):
-            with pytest.raises(UsageError, match="is an x-sensitive value of its input") as refused:
-                await start
-            assert "hush" not in str(refused.value)
+        for id in ("4111-hush", "c-4111-hush", "4111-hush.2"):
+            for start in (
+                client.start("quoted-by-an-expression", {"card": "4111-hush"}, id=id),
+                shared.start(request, id=id),
+            ):
+                with pytest.raises(UsageError, match="an x-sensitive value of its input") as refused:
+                    await start
+                assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "id", "is_in"),
+    [
+        ("DE001", "DE001", True),
+        ("DE001", "c-DE001", True),
+        ("DE001", "c-DE0012", False),
+        ("DE 001", "c-DE%20001", True),
+        ("4711", "4711", True),
+        ("4711", "0190a3c0-4711-7000-8000-000000000000", False),
+    ],
+)
+def test_an_id_that_has_it(value: str, id: str, is_in: bool) -> None:
+    assert is_in_id(frozenset({value}), id) == is_in
 
 
 async def test_a_heartbeat_does_not_have_it(temporal: TemporalServer, tmp_path: Path) -> None:

@@ -102,19 +102,34 @@ async def test_values_are_replaced_and_the_run_is_deleted(
             assert _hashes(shop, saga_id) == []
             refused = run_command(["undo", saga_id, "--reason", "x", "--yes"], tmp_path)
             assert (refused.returncode, "were forgotten" in refused.stderr) == (9, True), refused
+            _add_event(shop, saga_id)
+            waits = forget(tmp_path, saga_id, "--delete-run")
+            stays = {place for place, status in statuses(waits).items() if status == "stays"}
+            assert (waits.returncode, stays) == (5, {"shop: events in saga_outbox", "histories and memos"}), waits
+            assert "1 event to cards not published yet" in waits.stdout
+            _publish_events(shop)
             again = forget(tmp_path, saga_id, "--delete-run")
             assert (again.returncode, statuses(again)["histories and memos"]) == (0, "deleted"), again
+            assert _leaks(shop) == set()
 
             async def deleted() -> bool:
                 return (await client.locator.within_temporal().locate(saga_id)).home is None
 
             await until(deleted)
+    # Nobody knows the values any more.
+    _add_event(shop, saga_id)
+    waits = forget(tmp_path, saga_id)
+    assert (waits.returncode, statuses(waits)["shop: events in saga_outbox"]) == (5, "stays"), waits
+    _publish_events(shop)
+    last = forget(tmp_path, saga_id)
+    assert (last.returncode, statuses(last)["shop: events in saga_outbox"]) == (0, "replaced"), last
+    assert _leaks(shop) == set()
     last = forget(tmp_path, saga_id)
     assert (last.returncode, set(statuses(last).values())) == (0, {"nothing"}), last
     view: dict[str, Any] = json.loads(run_command(["show", saga_id, "--json"], tmp_path).stdout)
     assert (view["state"], view["can_undo"], view["input"]["order"]) == ("COMPLETED", False, "order-7")
     whys = [(access["what"], access["reason"]) for access in view["accesses"]]
-    assert whys == [("forget", "asked by •••"), *[("forget", "asked")] * 2]
+    assert whys == [("forget", "asked by •••"), *[("forget", "asked")] * 5]
     revealed = run_command(["show", saga_id, "--reveal"], tmp_path)
     assert (revealed.returncode, f"the values of {saga_id} were forgotten at " in revealed.stderr) == (9, True), (
         revealed
@@ -122,6 +137,20 @@ async def test_values_are_replaced_and_the_run_is_deleted(
     assert ", because asked\n" in revealed.stderr
     # What nobody marks as sensitive stays.
     assert b"order-7" in tables(shop)["saga_run"]
+
+
+def _add_event(shop: str, saga_id: str) -> None:
+    with _database(shop) as database:
+        insert = (
+            "insert into saga_outbox_row (event_id, topic, value, headers, saga_id, step, generation, status,"
+            " created_at) values (%s, 'cards', %s, '{}', %s, 'a', 1, 'NEW', 0)"
+        )
+        database.execute(insert, (str(uuid.uuid4()), json.dumps({"order": "order-7", "card": CARD}), saga_id))
+
+
+def _publish_events(shop: str) -> None:
+    with _database(shop) as database:
+        database.execute("update saga_outbox_row set status = 'PUBLISHED'")
 
 
 def _leaks(shop: str) -> set[str]:

@@ -23,7 +23,7 @@ from saga_workers.privacy.replacement import Replacement
 from saga_workers.runtime.databases import command_database
 from sagas.protocol.origin import forgotten_origin
 from sagas.settings import SqlConnection
-from sagas.text.shortening import counted
+from sagas.text.shortening import counted, join_names
 
 _TIMEOUT = 600.0
 _IDS_AT_ONCE = 500
@@ -32,14 +32,17 @@ _WHOLE = Replacement(None)
 
 
 async def forget_in_database(
-    connection: SqlConnection, saga_ids: Sequence[str], replacement: Replacement
+    connection: SqlConnection, saga_ids: Sequence[str], replacement: Replacement, *, replaced_before: bool = False
 ) -> list[ForgottenPlace]:
-    """Replace the values of these sagas in a database. Each statement can be repeated. Raises SagaError."""
+    """Replace the values of these sagas in a database. Each statement can be repeated. Raises SagaError.
+
+    ``replaced_before``: only what may have stayed then, or come since, is looked at.
+    """
     what = f"the rows of the connection {connection.name} cannot be changed"
     async with command_database(connection, what, _TIMEOUT) as engine, engine.connect() as database:
         rows = _Rows(engine, database, await table_names(database), saga_ids, replacement)
-        places = [await rows.guard(), await rows.starts(), await rows.images(), await rows.requests()]
-        places += [await rows.outbox(), await rows.enqueued()]
+        places = [] if replaced_before else [await rows.guard(), await rows.starts(), await rows.images()]
+        places += [await rows.requests(), await rows.outbox(), await rows.enqueued()]
     return [
         ForgottenPlace(f"{connection.name}: {place.place}", place.status, place.detail) for place in places if place
     ]
@@ -134,7 +137,7 @@ class _Rows:
         rows = outbox_rows(self._dialect)
         if rows.name not in self._tables:
             return None
-        columns, changed, seen, pending = outbox_table.c, 0, 0, 0
+        columns, changed, seen, waiting = outbox_table.c, 0, 0, list[str]()
         wanted = (
             columns.id, columns.status, columns.event_id, columns.topic, columns.saga_id, columns.value,
             columns.event_key, columns.headers,
@@ -142,14 +145,17 @@ class _Rows:
         for row in await self._select(outbox_table, *wanted):
             seen += 1
             if row.status not in (PUBLISHED, DROPPED):
-                pending += 1
+                waiting.append(row.topic)
                 continue
             new = _event(row, self._values, self._replacement)
             if new is not None:
                 await self._database.execute(sa.update(rows).where(rows.c.id == row.id).values(**new))
                 changed += 1
-        if pending:
-            why = f"{counted(pending, 'event')} not published yet: repeat the command when the relay has published them"
+        if waiting:
+            why = (
+                f"{counted(len(waiting), 'event')} to {join_names(sorted(set(waiting)), 3)} not published yet: repeat"
+                " the command when the relay has published them; saga relay --status says what it waits for"
+            )
             return ForgottenPlace("events in saga_outbox", "stays", why)
         return _place("events in saga_outbox", changed, seen)
 

@@ -17,7 +17,7 @@ from datetime import datetime
 
 from saga_workers.location.locator import Locator
 from saga_workers.privacy.database_rows import forget_in_database
-from saga_workers.privacy.histories import delete_histories, histories_place, saga_runs
+from saga_workers.privacy.histories import delete_histories, histories_place, kept_histories, saga_runs
 from saga_workers.privacy.places import ForgottenPlace
 from saga_workers.privacy.replacement import Replacement
 from saga_workers.privacy.sensitive_words import sensitive_values_of
@@ -37,8 +37,8 @@ from sagas.text.shortening import counted
 class Subject:
     """A saga whose values are forgotten, with the sagas nested in it.
 
-    ``sensitive``: the values; None if nobody knows them any more, so that all values are replaced. ``done``: they were
-    replaced before.
+    ``sensitive``: the values; None if nobody knows them any more, so that all values are replaced. ``done``: an earlier
+    call has replaced what could be replaced then.
     """
 
     view: SagaView
@@ -141,13 +141,15 @@ async def forget(
         raise
     replacement = Replacement(subject.sensitive)
     places: list[ForgottenPlace] = []
-    if not subject.done:
-        for connection in settings.sql_connections():
-            places += await forget_in_database(connection, subject.saga_ids, replacement)
+    for connection in settings.sql_connections():
+        places += await forget_in_database(connection, subject.saga_ids, replacement, replaced_before=subject.done)
+    some_wait = any(place.status == "stays" for place in places)
     rows = await ledger.forget(subject.saga_ids, subject.sensitive or frozenset())
     detail = f"in {counted(rows, 'row')}: the state with which it could be undone, and values in the story"
     places.append(ForgottenPlace("the ledger", "deleted" if rows else "nothing", detail))
-    if delete_run:
+    if delete_run and some_wait and subject.runs and subject.sensitive is not None:
+        places.append(kept_histories(subject.runs))
+    elif delete_run:
         places.append(await delete_histories(locator.temporal, subject.runs))
     else:
         places.append(await histories_place(locator.temporal, subject.runs, subject.sensitive))

@@ -78,6 +78,15 @@ def _forms(sensitive: frozenset[str]) -> list[bytes]:
     return [form for text in texts for form in {text.encode("utf-8", "surrogatepass"), encode_json(text)[1:-1]}]
 
 
+def kept_histories(runs: Sequence[RunInfo]) -> ForgottenPlace:
+    """The place of runs that are not deleted yet, because only they tell which values another place still has."""
+    why = (
+        f"{counted(len(runs), 'run')} in Temporal, not deleted yet: only there it can be read which values stay in the"
+        " places above; repeat the command with --delete-run"
+    )
+    return ForgottenPlace("histories and memos", "stays", why)
+
+
 async def delete_histories(temporal: Temporal, runs: Sequence[RunInfo]) -> ForgottenPlace:
     """Ask Temporal to delete these closed runs, which it does a little later."""
     for run in runs:

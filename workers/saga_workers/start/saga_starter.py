@@ -31,7 +31,7 @@ from sagas.bulk.names import MAX_MEMBERS
 from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import check_saga_id, label_problem
-from sagas.definition.sensitivity import has_sensitive_values, sensitive_values
+from sagas.definition.sensitivity import has_sensitive_values, is_in_id, sensitive_values
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
@@ -256,14 +256,16 @@ class SagaStarter:
         return self._locator
 
     def check_id(self, id: str, request: StartRequest) -> str:
-        """The id. Raises UsageError if the saga of this request may not have it. The one of the definition may be an
+        """The id. Raises UsageError if the saga of this request may not have it. The one of the definition may have an
         `x-sensitive` value, as its author has decided.
         """
         is_given = check_saga_id(id) != request.id
-        if is_given and self._has_sensitive_values and id in sensitive_values(self._definition.input, request.input):
+        if not (is_given and self._has_sensitive_values):
+            return id
+        if is_in_id(sensitive_values(self._definition.input, request.input), id):
             raise UsageError(
-                f"the given id of this {self._definition.saga} is an x-sensitive value of its input, and ids are shown "
-                "everywhere; choose another id"
+                f"the given id of this {self._definition.saga} is, or has in it, an x-sensitive value of its input, and"
+                " ids are shown everywhere; choose another id"
             )
         return id
 
