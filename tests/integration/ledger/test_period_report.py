@@ -93,6 +93,9 @@ async def test_the_report_of_a_day_from_the_ledger(stay: Stay) -> None:
     assert text.count("<h2>") == 5
     assert "<td>stay</td><td>3</td><td>0</td><td>2</td><td>1</td>" in text
 
+    await stay.client.temporal.get_workflow_handle(outing.id).terminate()
+    assert (await stay.saga("resume", outing.id, "--reason", "closed by mistake", "--yes")).code == 0
+    await finished(stay.client, outing.id)
     decision = ("resolve", outing.id, "go", "skip", "--reason", "closed for good", "--yes")
     assert (await stay.saga(*decision)).code == 0
     await stay.wait_for_row(outing.id, "RESIDUE")

@@ -31,6 +31,11 @@ __all__ = ["shop"]  # a fixture
 _EVENT = """insert into saga_outbox (event_id, topic, value, headers, saga_id, step, generation, status, created_at)
 values (%s, 'orders', %s, '{}', 's', 'a', 1, 'NEW', 0)"""
 
+_YEARLY = """saga: yearly
+triggers: {schedule: {cron: "0 0 1 1 *"}}
+steps: [{id: a, uses: pass}]
+"""
+
 
 @pytest_asyncio.fixture
 async def project(tmp_path: Path, temporal: TemporalServer, shop: str) -> Project:
@@ -47,6 +52,8 @@ async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: P
     cipher = ValueCipher(load_codec_keys(settings.codec.key, settings.root))
     earlier = cipher.key_id
     saga_id, waiting = f"declined-{uuid.uuid4()}", f"waits-{uuid.uuid4()}"
+    (tmp_path / "yearly.saga.yaml").write_text(_YEARLY, encoding="utf-8")
+    assert (done := run_command(["setup"], tmp_path)).returncode == 0, done
     with WorkerProcess("worker", tmp_path):
         async with await Client.connect(project) as client:
             await client.start("declined", {"card": CARD}, id=saga_id)
@@ -57,10 +64,13 @@ async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: P
                 return await client.locator.ledger.find(saga_id) is not None
 
             await until(in_ledger)
+            assert (done := run_command(["schedule", "run", "yearly"], tmp_path)).returncode == 0, done
+            await until(lambda: "COMPLETED" in run_command(["schedule", "show", "yearly"], tmp_path).stdout)
         (tmp_path / "codec.key").write_text(new_key(), encoding="utf-8")
         for code, command in (
             (0, ["show", saga_id]),
             (0, ["list"]),
+            (0, ["schedule", "show", "yearly"]),
             (9, ["forget", saga_id, "--reason", "asked", "--yes"]),
             *[
                 (9, [*command, "--reason", "asked"])
@@ -81,6 +91,7 @@ async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: P
         missing = run_command(["doctor"], tmp_path).stdout
         for where in ("the engine's tables in shop", "outcomes of runs in Temporal"):
             assert f"{where}: encrypted with {earlier}, which [codec] key lacks" in missing
+        assert "bug of saga" not in missing, missing
         configured = (tmp_path / "saga.toml").read_text(encoding="utf-8")
         (tmp_path / "saga.toml").write_text(
             configured.replace('[codec]\nkey = {file = "codec.key"}\n', ""), encoding="utf-8"
@@ -88,6 +99,7 @@ async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: P
         missing = run_command(["doctor"], tmp_path).stdout
         for where in ("the engine's tables in shop", "outcomes of runs in Temporal"):
             assert f"{where}: encrypted with {earlier}, and there is no [codec]" in missing
+        assert "bug of saga" not in missing, missing
         (tmp_path / "saga.toml").write_text(configured, encoding="utf-8")
         with psycopg.connect(shop.replace("+psycopg", ""), autocommit=True) as database:
             event_id = str(uuid.uuid4())

@@ -28,11 +28,20 @@ class DoctorResult:
         return asdict(replace(self, message=mask(self.message), help=help))
 
 
+_ENCRYPTED = "binary/encrypted"
+"""The encoding that the SDK's error names for a value that only a codec reads."""
+
+
 async def results_of(check: str, results: Awaitable[Sequence[DoctorResult] | DoctorResult]) -> Sequence[DoctorResult]:
     """The results of a check. An error that it does not expect is one too, so that it hides no result of the others."""
     try:
         result = await results
+    except SagaError as error:
+        return [DoctorResult(check, False, error.message, error.help)]
     except Exception as error:  # noqa: BLE001 - reported as a failed check
+        if isinstance(error, KeyError) and _ENCRYPTED in str(error):
+            why = "it reads values that are encrypted, and there is no [codec]"
+            return [DoctorResult(check, False, why, "set [codec] key to the earlier key again")]
         text = " ".join(str(error).split())
         why = f"the check ended with an error of its own, {type(error).__name__}{f': {text[:300]}' if text else ''}"
         return [DoctorResult(check, False, why, "the other checks are complete; report this one as a bug of saga")]

@@ -19,7 +19,9 @@ from temporalio.client import (
 )
 from temporalio.exceptions import ApplicationError
 
+from saga_workers.privacy.saga_values import UNREADABLE
 from saga_workers.temporal.temporal_runs import describe_run
+from sagas.errors import SagaError
 from sagas.protocol.payloads import SLOT_MEMO
 
 _NOT_ENDED = (None, "COMPLETED")
@@ -63,15 +65,18 @@ async def _read(temporal: Temporal, schedule: str, made: ScheduleActionResult) -
     if status is WorkflowExecutionStatus.RUNNING:
         outcome = "waits for a worker" if saga_id is None else "running"
         return SlotStart(slot, action.workflow_id, saga_id, outcome)
-    if status is WorkflowExecutionStatus.COMPLETED:
-        result = await handle.result()
-        return _ended(slot, action.workflow_id, result if isinstance(result, Mapping) else {})
-    if status is WorkflowExecutionStatus.FAILED:
-        try:
+    try:
+        if status is WorkflowExecutionStatus.COMPLETED:
+            result = await handle.result()
+            return _ended(slot, action.workflow_id, result if isinstance(result, Mapping) else {})
+        if status is WorkflowExecutionStatus.FAILED:
             await handle.result()
-        except WorkflowFailureError as error:
-            why = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
-            return SlotStart(slot, action.workflow_id, saga_id, f"refused: {why}", failed=True)
+    except WorkflowFailureError as error:
+        why = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
+        return SlotStart(slot, action.workflow_id, saga_id, f"refused: {why}", failed=True)
+    except UNREADABLE as error:
+        why = error.message if isinstance(error, SagaError) else "it is encrypted, and there is no [codec]"
+        return SlotStart(slot, action.workflow_id, saga_id, f"its outcome cannot be read: {why}")
     return SlotStart(slot, action.workflow_id, saga_id, status.name.lower().replace("_", " "), failed=True)
 
 

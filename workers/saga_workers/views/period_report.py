@@ -15,10 +15,11 @@ from typing import Any
 
 from saga_activities.ledger.records import OutcomeCount
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.temporal_runs import namespace_retention
+from saga_workers.temporal.temporal_runs import RunInfo, describe_run, namespace_retention
 from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.views.parked import group_parked, read_parked
-from saga_workers.views.saga_list import SagaFilter, query_sagas, visibility_query
+from saga_workers.views.saga_list import SagaFilter, list_saga_runs, query_sagas, visibility_query
+from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView, StepView, ViewState
 from sagas.protocol.standing_pause import StandingPause
 from sagas.text.shell import saga_command
@@ -29,6 +30,9 @@ MAX_NAMES = 200
 
 SLOWEST_SAGAS = 200
 """Sagas whose steps are read: those that took longest."""
+
+CLOSED_RUNS = 500
+"""Runs of each name and state that were closed from outside: of the newest it is looked up if they were resumed."""
 
 SLOWEST_STEPS = 10
 SHOWN_RESIDUE = 50
@@ -181,11 +185,40 @@ async def _count_in_temporal(
             count(asked, "ExecutionStatus = 'Running'"),
             *(count(replace(asked, states=(state,))) for state in states),
         )
+        for index, state in enumerate(states):
+            if ended[index] and state in _FROM_OUTSIDE:
+                asked_state = replace(asked, states=(state,), where=own or None)
+                ended[index] = max(ended[index] - await _count_superseded(locator, asked_state, gate), 0)
         return SagaCount(
             name, still_open, {state: number for state, number in zip(states, ended, strict=True) if number}
         )
 
     return {counted.saga: counted for counted in await asyncio.gather(*map(count_saga, names))}
+
+
+async def _count_superseded(locator: Locator, closed: SagaFilter, gate: asyncio.Semaphore) -> int:
+    """How many of these runs do not count, as another run, or a row of the ledger, counts for the same saga.
+
+    A saga that was closed from outside is resumed by another run of its id, or undone by one of its own.
+    """
+    temporal = locator.temporal
+
+    async def is_superseded(run: RunInfo) -> bool:
+        async with gate:
+            last = await describe_run(temporal, run.id)
+            if last is not None and last.run.run_id != run.run_id:
+                return True
+            if not run.id.endswith(UNDO_SUFFIX):
+                return await describe_run(temporal, run.id + UNDO_SUFFIX) is not None
+            undone = await describe_run(temporal, run.id.removesuffix(UNDO_SUFFIX))
+        return locator.ledger.configured and undone is not None and not undone.run.ended_from_outside
+
+    runs: list[RunInfo] = []
+    async for run in list_saga_runs(temporal, closed):
+        runs.append(run)
+        if len(runs) == CLOSED_RUNS:
+            break
+    return sum(await asyncio.gather(*map(is_superseded, runs)))
 
 
 def _add_outcomes(counts: dict[str, SagaCount], outcomes: Sequence[OutcomeCount]) -> None:
