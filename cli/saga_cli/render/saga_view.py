@@ -33,7 +33,7 @@ from sagas.presentation.styled_text import (
     to_plain,
     to_rich,
 )
-from sagas.presentation.web_ui_text import STATE_SYMBOLS, residue_text
+from sagas.presentation.web_ui_text import residue_text, step_symbol
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import NotificationView, ParkedView, ReasonView, SagaView, StepView
 from sagas.protocol.size_limits import measure
@@ -336,7 +336,7 @@ def _unkept_text(step: StepView) -> str:
 
 
 def _step_row(step: StepView, now: datetime) -> list[Span]:
-    mark = STATE_SYMBOLS.get(step.state, " ")
+    mark = step_symbol(step)
     style = "dim" if step.state in ("PENDING", "SKIPPED") else ""
     title = "" if step.name in (step.id, step.step) else step.name
     return [

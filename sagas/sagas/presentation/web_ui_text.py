@@ -6,6 +6,7 @@ Names, reasons and ids may come from data, so they are escaped.
 from __future__ import annotations
 
 from sagas.definition.model import Definition, StepDefinition
+from sagas.protocol.outcomes import PAUSED
 from sagas.protocol.saga_view import ReasonView, ResidueView, SagaView, StepView
 from sagas.text.markdown import markdown_code, markdown_code_block, markdown_text
 from sagas.text.shortening import counted
@@ -70,17 +71,26 @@ def _step_row(step: StepView) -> str:
     title = f"**{markdown_text(step.id)}**"
     if step.name not in (step.id, step.step):
         title += f" {markdown_text(step.name)}"
-    state = f"{STATE_SYMBOLS.get(step.state, ' ')}{NO_BREAK_SPACE}{no_effect_text(step) or step.state}"
+    state = f"{step_symbol(step)}{NO_BREAK_SPACE}{no_effect_text(step) or step.state}"
     if (step.attempts or 0) > 1:
         state += f" ({step.attempts} attempts)"
     return table_row(state, title, markdown_code(step.uses), undo_cell)
+
+
+def step_symbol(step: StepView) -> str:
+    """The symbol of the state of a step; one that a pause has held until its saga went back has not failed."""
+    return STATE_SYMBOLS["PENDING"] if _was_held(step) else STATE_SYMBOLS.get(step.state, " ")
+
+
+def _was_held(step: StepView) -> bool:
+    return step.state in ("FAILED", "NOTHING_TO_UNDO") and step.error is not None and step.error.type == PAUSED
 
 
 def no_effect_text(step: StepView) -> str | None:
     """Return what people read of a step that failed for certain, or was sealed; None for any other."""
     if step.state not in ("FAILED", "NOTHING_TO_UNDO") or step.outcome not in ("failed", "rejected"):
         return None
-    return f"{step.outcome}, nothing happened"
+    return "held back, nothing happened" if _was_held(step) else f"{step.outcome}, nothing happened"
 
 
 def residue_text(view: SagaView, residue: ResidueView) -> str:

@@ -65,6 +65,7 @@ async def test_a_pause_is_ordered_shown_and_ended(bank: Bank, capsys: pytest.Cap
     again = await cli.saga("--json", "pause", "--connection", "bank", "--as", "ben")
     assert (again.json["response"], again.json["who"]) == ("already paused", "anna")
     run = await bank.client.start("transfer", transfer(1))
+    await bank.client.start("transfer", transfer(2))
 
     async def waits() -> bool:
         return "paused" in (await cli.saga("--json", "show", run.id)).json
@@ -81,11 +82,13 @@ async def test_a_pause_is_ordered_shown_and_ended(bank: Bank, capsys: pytest.Cap
     async def listed() -> bool:
         stuck = await cli.saga("--json", "list", "--stuck")
         return (
-            "1 of these sagas waits for it" in stuck.err
-            and "saga resume --connection bank" in stuck.json[0]["stuck"][0]
+            "2 of these sagas wait for it" in stuck.err and "saga resume --connection bank" in stuck.json[0]["stuck"][0]
         )
 
     await until(listed)
+    stuck = await cli.saga("list", "--stuck")
+    assert (stuck.out.count("paused with the connection bank"), stuck.out.count("    all 2: ")) == (1, 1), stuck
+    assert "of these sagas" not in stuck.err
     checks = (await cli.saga("--json", "doctor")).json
     [check] = [check for check in checks if check["check"] == "pauses"]
     assert (check["ok"], check["help"]) == (False, "saga resume --connection bank")

@@ -12,6 +12,7 @@ from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
 from saga_workers.stuck.run_reasons import reported_reasons
 from sagas import Step
+from sagas.presentation.web_ui_text import no_effect_text, step_symbol
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
@@ -110,7 +111,9 @@ async def test_a_cancel_counts_and_the_undo_waits_too(env: Environment, orders: 
         assert await env.effects() == ["a"]
         await end_pause(orders, "connection", "shop")
         story = await finished(client, saga)
+        [never_called] = [step for step in (await client.view(saga)).steps if step.id == "b"]
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
+    assert (step_symbol(never_called), no_effect_text(never_called)) == ("·", "held back, nothing happened")
     assert env.log() == ["do a", "undo a"]
 
 

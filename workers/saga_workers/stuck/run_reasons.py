@@ -116,10 +116,8 @@ def _is_reported(activity_id: str, reported_steps: Collection[str]) -> bool:
 
 
 def _pause_reason(view: SagaView) -> str | None:
-    """The pause, and for one of a connection or of a saga's name the command that ends it."""
-    if view.paused is None or view.paused.kind is None:
-        return view.pause_text
-    return f"{view.pause_text}; {view.resume_command} ends it"
+    """The pause, and the command that ends it."""
+    return None if view.pause_text is None else f"{view.pause_text}; {view.resume_command} ends it"
 
 
 def reported_reasons(view: SagaView) -> list[str]:

@@ -15,6 +15,7 @@ from saga_workers.undo_check.undo_report import (
     StepVerdict,
     UndoneOrder,
     blamed_entries,
+    hidden_entries,
 )
 from sagas.definition.model import Definition, StepDefinition, is_nested
 
@@ -47,12 +48,15 @@ def step_verdicts(
     """
     orders = evidence.run
     blamed = {_step_of(entry) for entries in blamed_entries(orders).values() for entry in entries}
+    hidden = {_step_of(entry): others for entry, others in hidden_entries(orders).items()}
     stuck = {_step_of(row["step"]) for order in orders for row in order.parked}
     verdicts = []
     for path, step in _steps(definition, definitions, "", _MAX_DEPTH):
         name = path + step.id
         if name in blamed | stuck:
             verdicts.append(StepVerdict(name, DIFFERS))
+        elif name in hidden:
+            verdicts.append(StepVerdict(name, NOT_VERIFIED, f"not told apart from {', '.join(sorted(hidden[name]))}"))
         elif (why := real.why_step_is_not_run(step)) is not None:
             verdicts.append(StepVerdict(name, NOT_VERIFIED, why, can_run=False))
         elif step.compensate is None or step.do.uses in EVALUATED:

@@ -153,16 +153,36 @@ class UndoReport:
 def blamed_entries(orders: Sequence[UndoneOrder]) -> dict[tuple[Any, ...], frozenset[str]]:
     """For each place in which rows are left, the entries whose undo may have left them.
 
-    Not to blame is an entry that was undone in an order that has left nothing in that place.
+    Not to blame is an entry that was undone in an order that has left nothing in that place, and one without which
+    another order has left the same.
     """
     places = dict.fromkeys(row.place for order in orders for row in order.left if not row.waived)
     return {place: _blamed(place, orders) for place in places}
 
 
+def hidden_entries(orders: Sequence[UndoneOrder]) -> dict[str, frozenset[str]]:
+    """The entries that are not to blame, but are undone only together with those that are: with these."""
+    hidden: dict[str, frozenset[str]] = {}
+    for place, blamed in blamed_entries(orders).items():
+        suspects = frozenset[str]().union(*_suspects(place, orders))
+        hidden |= dict.fromkeys(suspects - blamed, blamed)
+    return hidden
+
+
 def _blamed(place: tuple[Any, ...], orders: Iterable[UndoneOrder]) -> frozenset[str]:
-    involved: set[str] = set()
+    """The smallest groups of suspects: a larger one has one of these in it, which explains what is left."""
+    groups = _suspects(place, orders)
+    smallest = [group for group in groups if not any(other < group for other in groups)]
+    return frozenset[str]().union(*smallest)
+
+
+def _suspects(place: tuple[Any, ...], orders: Iterable[UndoneOrder]) -> list[frozenset[str]]:
+    """For each order that has left rows in this place, the entries that may have left them."""
+    groups: list[frozenset[str]] = []
     innocent: set[str] = set()
     for order in orders:
-        leaves = any(row.place == place and not row.waived for row in order.left)
-        (involved if leaves else innocent).update(order.undone)
-    return frozenset(involved - innocent) or frozenset(involved)
+        if any(row.place == place and not row.waived for row in order.left):
+            groups.append(frozenset(order.undone))
+        else:
+            innocent.update(order.undone)
+    return [group - innocent for group in groups if group - innocent] or groups

@@ -11,7 +11,7 @@ import typer
 from saga_cli.commands.run.batch_run import RunOptions, report_batch, run_batch
 from saga_cli.context import load_settings
 from saga_cli.exit_codes import DONE
-from saga_cli.output import echo, on_ctrl_c, print_list
+from saga_cli.output import echo, on_ctrl_c, print_list, warn
 from saga_cli.shared_options import print_target, warn_without_poller
 from sagas.errors import UsageError
 from sagas.text.printable import printable_line
@@ -87,6 +87,7 @@ def backfill(
         async with await Client.connect(project) as client:
             queue = settings.temporal.task_queue
             times = await matching_times(client.temporal, definition, queue, first, min(last, now))
+            warn_of_clock_changes(zone, first, min(last, now), times)
             rows = await _rows(client, name, times)
             if not rows:
                 print_list([], human=lambda _: echo(f"the schedule of {name} has no time in this range"))
@@ -100,6 +101,37 @@ def backfill(
 
     with on_ctrl_c(lambda: "interrupted: run the same command again to continue"):
         return asyncio.run(run())
+
+
+_AFFECTED = 3 * 3600
+"""Seconds around a change of the clocks in which Temporal may leave out times, or add some."""
+
+
+def warn_of_clock_changes(zone: ZoneInfo, first: datetime, last: datetime, times: Sequence[datetime]) -> None:
+    """Print at which moments of the range the clocks change, if the schedule has times at that hour on any day."""
+    from sagas.protocol.schedule_order import slot_text
+    from sagas.schedules.clock_changes import clock_changes
+    from sagas.text.shortening import join_names
+
+    seconds = {_second_of_day(scheduled_at, zone) for scheduled_at in times}
+
+    def is_affected(change: datetime) -> bool:
+        at = _second_of_day(change, zone)
+        distances = (abs(second - at) for second in seconds)
+        return not seconds or any(min(distance, 86_400 - distance) <= _AFFECTED for distance in distances)
+
+    changes = [slot_text(change) for change in clock_changes(zone, first, last) if is_affected(change)]
+    if changes:
+        warn(
+            f"the clocks of {printable_line(zone.key)} change in this range, at {join_names(changes, 5)}: Temporal may"
+            " leave out times in the hours around it, for this command and for the schedule",
+            "help: --dry-run prints the times",
+        )
+
+
+def _second_of_day(moment: datetime, zone: ZoneInfo) -> int:
+    local = moment.astimezone(zone)
+    return local.hour * 3600 + local.minute * 60 + local.second
 
 
 async def _rows(client: Client, name: str, times: Sequence[datetime]) -> list[StartRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +81,8 @@ async def _warn_of_standing_pauses(locator: Locator, views: Sequence[SagaView]) 
     for pause in pauses:
         order = (pause.kind, pause.name)
         wait = sum(view.paused is not None and (view.paused.kind, view.paused.name) == order for view in views)
+        if wait and global_options().format == "human":
+            continue  # it is below these sagas
         count = counted(wait, "of these sagas waits", "of these sagas wait")
         warn(f"{pause.text}; {count} for it", f"help: {pause.resume_command}    ends it")
 
@@ -121,9 +124,29 @@ def _print_list(views: Sequence[SagaView], stuck: bool, limit: int) -> None:
     if not views:
         echo("nothing is stuck" if stuck else "no sagas")
         return
-    _print_table(views)
+    held = [view for view in views if stuck and _is_held(view)]
+    _print_table([view for view in views if not (stuck and _is_held(view))])
+    groups: dict[tuple[str, ...], list[SagaView]] = {}
+    for view in held:
+        groups.setdefault(tuple(view.stuck or ()), []).append(view)
+    for reasons, group in groups.items():
+        _print_table([replace(view, stuck=()) for view in group])
+        of_all = f"all {len(group)}: " if len(group) > 1 else ""
+        for reason in reasons:
+            _print_reason(of_all + reason)
     if len(views) >= limit:
         echo(f"… the first {limit}; use --limit N for more")
+
+
+def _is_held(view: SagaView) -> bool:
+    """True if what holds the saga also holds others: a pause of a name or a connection, or a circuit breaker."""
+    return view.paused is not None and view.paused.kind is not None and len(view.stuck or ()) == 1
+
+
+def _print_reason(reason: str) -> None:
+    from rich.text import Text
+
+    make_console().print(Text(f"    {printable_line(reason)}", "yellow"), soft_wrap=True)
 
 
 _WIDEST = 60
@@ -135,6 +158,8 @@ def _print_table(views: Sequence[SagaView]) -> None:
 
     from saga_cli.render.saga_view import STATE_STYLES
 
+    if not views:
+        return
     now = datetime.now(UTC)
     cells = [_cells(view, now) for view in views]
     widths = [min(_WIDEST, max(len(row[index]) for row in cells)) for index in range(4)]
@@ -147,7 +172,7 @@ def _print_table(views: Sequence[SagaView]) -> None:
         text.rstrip()
         out.print(text, soft_wrap=True)
         for reason in view.stuck or ():
-            out.print(Text(f"    {printable_line(reason)}", "yellow"), soft_wrap=True)
+            _print_reason(reason)
 
 
 def _cells(view: SagaView, now: datetime) -> list[str]:
