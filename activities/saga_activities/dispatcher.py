@@ -115,12 +115,12 @@ class Dispatcher:
             elif "closes" in invocation.arguments:
                 check = await self._prepare_closing(invocation.arguments["closes"]["action"], invocation, attempt)
             return await guard.record_manual_result(
-                address, invocation.op, result, check=check, mode=guard_spec.mode, **clock
+                address, invocation.op, result, check=check, mode=guard_spec.mode, origin=invocation.origin, **clock
             )
         if invocation.action == SKIP_RESTORE:
             return await guard.skip_undo(address, lambda sql: skip_restoration(sql, address), **clock)
         if invocation.op == "seal":
-            return await guard.seal(address, **clock)
+            return await guard.seal(address, origin=invocation.origin, **clock)
         limits: dict[str, Any] = dict(clock)
         if invocation.action in self._prepared_actions:
             limits["idle_limit"] = IDLE_TRANSACTION_TIMEOUT
@@ -153,6 +153,7 @@ class Dispatcher:
                     known_done=guard_spec.known_done,
                     forward_hash=guard_spec.forward_hash,
                     confirmed_body=confirmed,
+                    origin=invocation.origin,
                     **limits,
                 )
                 if undone.park_reason is None or invocation.action != RESTORE:
@@ -187,13 +188,14 @@ class Dispatcher:
         clock = {"scheduled_at": attempt.scheduled_at, "deadline": attempt.deadline}
         if invocation.action == RECORD_RESULT:
             result = invocation.arguments.get("result")
-            return await guard.record_manual_result(entry_key, invocation.op, result, **clock)
+            return await guard.record_manual_result(entry_key, invocation.op, result, origin=invocation.origin, **clock)
         match invocation.op:
             case "seal":
-                return await guard.seal(entry_key, **clock)
+                return await guard.seal(entry_key, origin=invocation.origin, **clock)
             case "undo":
+                known_done, hashed = guard_spec.known_done, guard_spec.forward_hash
                 return await guard.undo(
-                    entry_key, known_done=guard_spec.known_done, forward_hash=guard_spec.forward_hash, **clock
+                    entry_key, known_done=known_done, forward_hash=hashed, origin=invocation.origin, **clock
                 )
             case "confirm":
                 return await guard.confirm(entry_key, **clock)
@@ -207,7 +209,7 @@ class Dispatcher:
         if invocation.op not in ("do", "confirm"):
             return None
         hashed = arguments_hash(invocation.arguments) if invocation.op == "do" else None
-        return await guard.lookup(address, invocation.op, hashed, deadline=attempt.deadline)
+        return await guard.lookup(address, invocation.op, hashed, deadline=attempt.deadline, origin=invocation.origin)
 
     async def _prepare_body(
         self, name: str, arguments: Mapping[str, Any], invocation: Invocation, attempt: AttemptContext

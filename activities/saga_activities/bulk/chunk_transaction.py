@@ -30,7 +30,7 @@ _INSERT = (
     " ON CONFLICT DO NOTHING RETURNING saga_id, step, generation, op"
 )
 _SELECT = (
-    "SELECT g.saga_id, g.step, g.generation, g.op, g.reason, g.args_hash, g.result"
+    "SELECT g.saga_id, g.step, g.generation, g.op, g.reason, g.args_hash, g.result, g.origin"
     f" FROM (SELECT {_KEY} FROM {_ROWS}) k JOIN saga_guard g USING (saga_id, step, generation) FOR SHARE OF g"
 )
 _DELETE = (
@@ -87,9 +87,9 @@ class PostgresChunk(PostgresTransaction):
         await self.check_watermark()
         cursor = await self._send(_SELECT, (_rows([_key(key) for key in keys]),))
         stored: dict[tuple[str, str, int], dict[str, GuardRow]] = {}
-        for saga_id, step, generation, op, reason, args_hash, result in await cursor.fetchall():
+        for saga_id, step, generation, op, reason, args_hash, result, origin in await cursor.fetchall():
             clear = self._stored_values.decrypt_result(result_place(saga_id, step, generation, op), result)
-            stored.setdefault((saga_id, step, generation), {})[op] = GuardRow(reason, args_hash, clear)
+            stored.setdefault((saga_id, step, generation), {})[op] = GuardRow(reason, args_hash, clear, origin)
         return [stored.get(_key(key), {}) for key in keys]
 
     async def delete_rows(self, rows: Sequence[tuple[EntryKey, str]]) -> None:

@@ -178,11 +178,12 @@ def _script(invocation: Invocation, args_hash: str | None, tx: Any) -> Coroutine
     body = None if guard.mode == "mark" else _stub(invocation.action, invocation.arguments)
     match invocation.op:
         case "seal":
-            return rules.seal(tx)
+            return rules.seal(tx, invocation.origin)
         case "undo":
             confirmed = guard.confirmed
             confirmed_body = _stub(*confirmed) if isinstance(confirmed, tuple) else confirmed
-            return rules.undo(tx, body, confirmed_body, guard.known_done, guard.mode, guard.forward_hash)
+            known_done, own = guard.known_done, (guard.forward_hash, invocation.origin)
+            return rules.undo(tx, body, confirmed_body, known_done, guard.mode, *own)
         case "confirm":
             return rules.confirm(tx, body, guard.mode)
     assert body is not None

@@ -71,6 +71,7 @@ class Guard(ScriptTransactions):
         scheduled_at: float,
         deadline: float,
         idle_limit: float | None = None,
+        origin: str | None = None,
     ) -> Outcome:
         """Undo the step, or make sure that it never happens; see :class:`sagas.protocol.messages.GuardSpec`.
 
@@ -85,7 +86,7 @@ class Guard(ScriptTransactions):
         return await self.run(
             entry_key,
             op,
-            lambda tx: rules.undo(tx, body, confirmed_body, known_done, mode, forward_hash),
+            lambda tx: rules.undo(tx, body, confirmed_body, known_done, mode, forward_hash, origin),
             scheduled_at,
             deadline,
             idle_limit=idle_limit,
@@ -108,13 +109,15 @@ class Guard(ScriptTransactions):
             entry_key, op, lambda tx: rules.confirm(tx, body, mode), scheduled_at, deadline, idle_limit=idle_limit
         )
 
-    async def seal(self, entry_key: EntryKey, *, scheduled_at: float, deadline: float) -> Outcome:
+    async def seal(
+        self, entry_key: EntryKey, *, scheduled_at: float, deadline: float, origin: str | None = None
+    ) -> Outcome:
         """Seal the step if it has not happened.
 
         ``done`` with marker ``sealed`` (it never happened and never will) or with the stored result of ``do``; ``late``
         if it has been undone.
         """
-        return await self.run(entry_key, "seal", rules.seal, scheduled_at, deadline)
+        return await self.run(entry_key, "seal", lambda tx: rules.seal(tx, origin), scheduled_at, deadline)
 
     async def reject(self, entry_key: EntryKey, failure: Failure, *, scheduled_at: float, deadline: float) -> Outcome:
         """Seal the step with a rejection, which later attempts of `do` get; whatever is stored already wins."""
@@ -130,6 +133,7 @@ class Guard(ScriptTransactions):
         mode: GuardMode = "decide",
         scheduled_at: float,
         deadline: float,
+        origin: str | None = None,
     ) -> Outcome:
         """Record an operator's decision that ``op`` (do, undo or confirm) is done with ``result``.
 
@@ -143,7 +147,8 @@ class Guard(ScriptTransactions):
             return result
 
         if op == "do":
-            return await self.do(entry_key, None, recorded, scheduled_at=scheduled_at, deadline=deadline)
+            clock = {"scheduled_at": scheduled_at, "deadline": deadline}
+            return await self.do(entry_key, None, recorded, origin=origin, **clock)
         if op == "undo":
             confirmed = partial(recorded, inherited=True)
             return await self.undo(
@@ -174,7 +179,13 @@ class Guard(ScriptTransactions):
         return await self.run(entry_key, "confirm", script, scheduled_at, deadline)
 
     async def lookup(
-        self, entry_key: EntryKey, op: RowOp, args_hash: str | None = None, *, deadline: float
+        self,
+        entry_key: EntryKey,
+        op: RowOp,
+        args_hash: str | None = None,
+        *,
+        deadline: float,
+        origin: str | None = None,
     ) -> Outcome | None:
         """The stored outcome of an operation, without deciding anything; None if it is open.
 
@@ -183,7 +194,7 @@ class Guard(ScriptTransactions):
         """
 
         async def script(tx: GuardTransaction) -> ScriptResult:
-            stored = rules.stored_outcome(op, await tx.rows(), args_hash)
+            stored = rules.stored_outcome(op, await tx.rows(), args_hash, origin)
             return ScriptResult(stored or Outcome.done(_NOT_DECIDED, attempt=None))
 
         stored = await self.run(entry_key, op, script, time.time(), deadline)

@@ -66,7 +66,7 @@ _NEXT = (
 )
 _UPDATE_RESULT = "UPDATE saga_guard SET result = %s WHERE saga_id = %s AND step = %s AND generation = %s AND op = %s"
 _SELECT_ROWS = (
-    "SELECT op, reason, args_hash, result FROM saga_guard WHERE saga_id = %s AND step = %s AND generation = %s"
+    "SELECT op, reason, args_hash, result, origin FROM saga_guard WHERE saga_id = %s AND step = %s AND generation = %s"
 )
 _DO_ROW = "saga_id = %s AND step = %s AND generation = %s AND op = 'do'"
 _LOCK_DO = f"SELECT 1 FROM saga_guard WHERE {_DO_ROW} FOR UPDATE"
@@ -152,8 +152,8 @@ class PostgresTransaction:
         rows = await cursor.fetchall()
         decrypt = self._stored_values.decrypt_result
         return {
-            op: GuardRow(reason, args_hash, decrypt(result_place(*self._key_values(), op), result))
-            for op, reason, args_hash, result in rows
+            op: GuardRow(reason, args_hash, decrypt(result_place(*self._key_values(), op), result), origin)
+            for op, reason, args_hash, result, origin in rows
         }
 
     async def lock_do(self) -> None:

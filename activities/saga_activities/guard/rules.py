@@ -16,6 +16,7 @@ from saga_activities.guard import result_codec
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.transaction import GuardRow, GuardTransaction, HeldDecision, RowOp, RowReason, RowWrite
 from saga_activities.guard.unreadable_rows import ChangedRow
+from sagas.protocol.origin import is_of_another_saga
 from sagas.protocol.outcomes import OTHER_ARGUMENTS, Failure, Marker, Outcome
 
 GuardedBody = Callable[[SqlSession], Awaitable[Any]]
@@ -49,10 +50,13 @@ class ScriptResult:
 
 
 async def do(tx: GuardTransaction, args_hash: str | None, body: GuardedBody, origin: str | None = None) -> ScriptResult:
-    """Run the action once; a later attempt gets the stored result, or is refused after the undo."""
+    """Run the action once; a later attempt gets the stored result, or is refused after the undo.
+
+    ``origin``: that of the saga, or a reference to it; the row of another saga with the same key is not its own.
+    """
     if await tx.insert("do", "do", args_hash=args_hash, origin=origin):
         return await _run_body(tx, body, "do")
-    return ScriptResult(stored_do_outcome(await tx.rows(), args_hash))
+    return ScriptResult(stored_do_outcome(await tx.rows(), args_hash, origin))
 
 
 async def reject(tx: GuardTransaction, failure: Failure) -> ScriptResult:
@@ -64,9 +68,11 @@ async def reject(tx: GuardTransaction, failure: Failure) -> ScriptResult:
     return ScriptResult(stored_do_outcome(await tx.rows(), None))
 
 
-def stored_do_outcome(rows: GuardRows, args_hash: str | None) -> Outcome:
+def stored_do_outcome(rows: GuardRows, args_hash: str | None, origin: str | None = None) -> Outcome:
     """The outcome of an attempt of `do` that found its row."""
     row = rows["do"]
+    if not is_own(row, origin):
+        return done_by_another()
     if is_sealed(row):
         return stored_rejection(row) or late(
             "this step was sealed before the attempt arrived: it never happened and never will"
@@ -89,12 +95,13 @@ async def undo(
     known_done: bool,
     mode: GuardMode,
     forward_hash: str | None = None,
+    origin: str | None = None,
 ) -> ScriptResult:
     """Undo the step once, or make sure that it never happens.
 
     Mode ``mark`` decides without an action; ``own`` runs one that was decided elsewhere. ``confirmed_body`` undoes a
     confirmed step; if that action lives elsewhere, a marker is stored instead of its result. ``forward_hash``: the
-    hash of the arguments of the effect that this saga undoes; None accepts any arguments.
+    hash of the arguments of the effect that this saga undoes; None accepts any arguments. ``origin``: as of :func:`do`.
     """
     if mode == "own":
         return await _run_own_row(tx, "own_undo", "undo", body)
@@ -108,6 +115,8 @@ async def undo(
     rows = await tx.rows()
     if is_sealed(rows["do"]):
         return ScriptResult(unknown_effect() if known_done else nothing_to_undo())
+    if not is_own(rows["do"], origin):
+        return ScriptResult(other_effect() if known_done else nothing_to_undo())
     if not same_arguments(rows["do"], forward_hash):
         return ScriptResult(other_effect())
     if not first:
@@ -147,12 +156,12 @@ async def confirm(tx: GuardTransaction, body: GuardedBody | None, mode: GuardMod
     return await _run_body(tx, body, "confirm")
 
 
-async def seal(tx: GuardTransaction) -> ScriptResult:
+async def seal(tx: GuardTransaction, origin: str | None = None) -> ScriptResult:
     """Find out whether the step happened; if not, make sure that it never does."""
     if await tx.insert("do", "undo"):
         await seal_other_rows(tx)
         return ScriptResult(sealed(), commit=True)
-    return ScriptResult(stored_seal_outcome(await tx.rows()))
+    return ScriptResult(stored_seal_outcome(await tx.rows(), origin))
 
 
 async def release_held(tx: GuardTransaction) -> ScriptResult:
@@ -180,9 +189,9 @@ def decide_held(held: HeldDecision) -> ScriptResult:
     )
 
 
-def stored_seal_outcome(rows: GuardRows) -> Outcome:
+def stored_seal_outcome(rows: GuardRows, origin: str | None = None) -> Outcome:
     """The outcome of a seal that found the row of `do`."""
-    if is_sealed(rows["do"]):
+    if is_sealed(rows["do"]) or not is_own(rows["do"], origin):  # that of another saga is as good as a seal
         return sealed()
     if not has_been_undone(rows):
         return done(rows["do"])
@@ -193,15 +202,17 @@ def stored_seal_outcome(rows: GuardRows) -> Outcome:
     return late("this step has already been undone")
 
 
-def stored_outcome(op: RowOp | Literal["seal"], rows: GuardRows, args_hash: str | None) -> Outcome | None:
+def stored_outcome(
+    op: RowOp | Literal["seal"], rows: GuardRows, args_hash: str | None, origin: str | None = None
+) -> Outcome | None:
     """The outcome of an operation as its rows record it; None if its row does not exist."""
     if ("do" if op == "seal" else op) not in rows:
         return None
     match op:
         case "seal":
-            return stored_seal_outcome(rows)
+            return stored_seal_outcome(rows, origin)
         case "do":
-            return stored_do_outcome(rows, args_hash)
+            return stored_do_outcome(rows, args_hash, origin)
         case "undo":
             return nothing_to_undo() if is_sealed(rows["do"]) else done(rows["undo"])
         case "confirm":
@@ -213,6 +224,11 @@ def stored_outcome(op: RowOp | Literal["seal"], rows: GuardRows, args_hash: str 
 # The conditions, one function each: a test disables each of them and must see an effect leak.
 def is_sealed(row: GuardRow) -> bool:
     return row.reason == "undo"
+
+
+def is_own(row: GuardRow, origin: str | None) -> bool:
+    """False for the row of another saga that was started with the same id, or of one with another input."""
+    return not is_of_another_saga(row.origin, origin)
 
 
 def has_been_undone(rows: GuardRows) -> bool:
@@ -305,6 +321,15 @@ def unknown_effect() -> Outcome:
         "the guard has no row of this effect",
         "the step is known to be done, but its row is not in this database: nothing was changed",
         marker="unknown_effect",
+    )
+
+
+def done_by_another() -> Outcome:
+    return needs_operator(
+        "ArgumentsChanged",
+        OTHER_ARGUMENTS[0],
+        "another saga with this id, or a run of this one with another input, has done the step, and it was left as it "
+        f"is; {CONTINUES_ANOTHER_RUN}",
     )
 
 

@@ -41,7 +41,7 @@ NOT_BELOW_WATERMARK = "NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark 
 _KEY_CONDITION = "saga_id = :saga_id AND step = :step AND generation = :generation"
 
 _SELECT_BELOW_WATERMARK = text("SELECT 1 FROM saga_watermark WHERE watermark > :created_at")
-SELECT_ROWS = f"SELECT op, reason, args_hash, result FROM saga_guard WHERE {_KEY_CONDITION}"
+SELECT_ROWS = f"SELECT op, reason, args_hash, result, origin FROM saga_guard WHERE {_KEY_CONDITION}"
 SELECT_ROWS_WITHOUT_LOCK = text(SELECT_ROWS)
 SELECT_DO = f"SELECT 1 FROM saga_guard WHERE {_KEY_CONDITION} AND op = 'do'"
 _REFUSE_DO = text(f"UPDATE saga_guard SET reason = 'undo' WHERE {_KEY_CONDITION} AND op = 'do'")
@@ -122,6 +122,7 @@ class SqlAlchemyTransaction:
                 row["reason"],
                 row["args_hash"],
                 self._stored_values.decrypt_result(self._place(row["op"]), row["result"]),
+                row["origin"],
             )
             for row in rows
         }

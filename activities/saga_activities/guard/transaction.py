@@ -18,11 +18,12 @@ RowReason = Literal["do", "undo", "confirm"]
 
 @dataclass(frozen=True, slots=True)
 class GuardRow:
-    """One row; ``result`` is JSON text."""
+    """One row; ``result`` is JSON text. ``origin``: see :mod:`sagas.protocol.origin`; its values may be encrypted."""
 
     reason: RowReason
     args_hash: str | None = None
     result: str | None = None
+    origin: str | None = None
 
 
 HeldDecision = Literal["release", "drop"]

@@ -11,7 +11,7 @@ from sagas.definition.model import Retry, backoff
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call, CallEnded, Command, Finish, MachineEvent
-from sagas.protocol.origin import MAX_ORIGIN, Origin
+from sagas.protocol.origin import MAX_ORIGIN, Origin, reference_to
 from sagas.protocol.outcomes import Outcome
 from sagas.text.exact_json import encode_json
 
@@ -25,7 +25,7 @@ class PendingCall:
     """A call of the machine that has not ended. ``attempts`` of it have ended, the first began at ``since``.
 
     ``size``: bytes of its arguments and its origin. ``origin``: that of its saga, for the guard to store with the
-    effect; None if it has stored it with another one. ``due_at``: when its next attempt may begin; None: at once.
+    effect; a reference if it has stored it with another one. ``due_at``: when its next attempt may begin; None: now.
     ``unsure``: an attempt before the last may have had its effect. ``conflicts``: those before the last were conflicts,
     which are part of one attempt. ``uncharged``: attempts that use up none of those it may make, see
     :class:`sagas.protocol.outcomes.Outcome`.
@@ -183,11 +183,13 @@ def end_of_call(pending: PendingCall, outcome: Outcome, at: float) -> CallEnded:
 
 
 def pending_call(member: Member, call: Call, at: float) -> PendingCall:
-    """A call that begins now, with the origin of its saga if no effect of it has that yet."""
+    """A call that begins now, with the origin of its saga if no effect of it has that yet, else a reference."""
     size = _size(call)
-    if call.op != "do" or member.effect_recorded:
+    if call.op == "confirm":
         return PendingCall(call, at, size)
     origin = member.progress.origin()
+    if call.op != "do" or member.effect_recorded:
+        return PendingCall(call, at, size, reference_to(origin, is_short=True))
     input_size = len(encode_json(origin.input)) if origin.has_input else 0
     if size + input_size > MAX_ORIGIN:
         origin, input_size = replace(origin, input=None, has_input=False), 0

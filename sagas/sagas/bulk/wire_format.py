@@ -54,7 +54,7 @@ def encode_chunk(calls: Sequence[ChunkCall], saga: str) -> dict[str, Any]:
 
 def _shared_origin(calls: Sequence[ChunkCall]) -> dict[str, Any]:
     """The definition and the variables of the sagas, which all origins of a chunk have in common."""
-    origin = next((call.origin for call in calls if call.origin is not None), None)
+    origin = next((call.origin for call in calls if call.origin is not None and call.origin.is_whole), None)
     return {} if origin is None else {"origin": {"digest": origin.digest, "vars": origin.variables}}
 
 
@@ -89,7 +89,9 @@ def _encode_item(item: ChunkCall, first: Call, shared: Mapping[str, Any]) -> lis
         differences["confirmed"] = encode_guard(guard)["confirmed"]
     if call.sensitive_texts:
         differences["sensitive_texts"] = call.sensitive_texts
-    if (origin := item.origin) is not None:
+    if (origin := item.origin) is not None and not origin.is_whole:
+        differences["start"] = [origin.started_at, origin.generation]
+    elif origin is not None:
         own = (origin.input_digest, origin.started_at, origin.generation)
         differences["origin"] = [*own, origin.input] if origin.has_input else [*own]
     head = [item.saga_id, {name: value for name, value in call.arguments.items() if name not in shared}]
@@ -120,16 +122,21 @@ def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
                 reads=request.get("reads", False),
                 own_retry=request.get("own_retry", False),
                 sensitive_texts=tuple(differences.get("sensitive_texts", ())),
-                origin=_encoded_origin(request, differences["origin"]) if "origin" in differences else None,
+                origin=_encoded_origin(request, differences),
                 saga=request["saga"],
             )
         )
     return invocations
 
 
-def _encoded_origin(request: Mapping[str, Any], own: Sequence[Any]) -> str:
+def _encoded_origin(request: Mapping[str, Any], differences: Mapping[str, Any]) -> str | None:
     """The origin of a saga, encoded as the guard stores it: its own part, and the part of all sagas of the chunk."""
-    input_digest, started_at, generation, *input = own
+    if "start" in differences:
+        started_at, generation = differences["start"]
+        return encode_origin(Origin(request["saga"], "", "", started_at, generation))
+    if "origin" not in differences:
+        return None
+    input_digest, started_at, generation, *input = differences["origin"]
     shared = request["origin"]
     return encode_origin(
         Origin(

@@ -1,5 +1,6 @@
 """The origin of a saga: what it was started with. The guard stores it with the first effects, so that ``saga resume``
-can start the saga again after its run has been deleted.
+can start the saga again after its run has been deleted, and a reference to it with every other one: another saga may
+have used the same id, and then the same keys.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Origin:
 
     ``has_input``: False if the input was too large, or has `x-sensitive` values, which no other database may keep.
     ``parent``: the id of the saga it is nested in. ``unreadable``: why its input and variables cannot be read here.
+
+    A reference has no ``digest``, and may have no ``input_digest``.
     """
 
     saga: str
@@ -41,15 +44,31 @@ class Origin:
     parent: str | None = None
     unreadable: str | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """False for a reference."""
+        return self.digest != ""
+
+    @property
+    def start(self) -> tuple[str, float, int]:
+        """The start that it tells of, which a reference has as well."""
+        return self.saga, self.started_at, self.generation
+
+
+def reference_to(origin: Origin, *, is_short: bool = False) -> Origin:
+    """A reference to an origin that a guard has; a short one does not tell of the input."""
+    # A run that repeats its parent may start a nested saga with another input, and its effects are the same ones.
+    digest = origin.input_digest if origin.parent is None and not is_short else ""
+    return Origin(origin.saga, "", digest, origin.started_at, origin.generation)
+
 
 def encode_origin(origin: Origin) -> str:
     """The JSON text that the guard stores with an effect."""
-    data: dict[str, Any] = {
-        "saga": origin.saga,
-        "digest": origin.digest,
-        "started_at": origin.started_at,
-        "input_digest": origin.input_digest,
-    }
+    data: dict[str, Any] = {"saga": origin.saga, "started_at": origin.started_at}
+    if origin.digest:
+        data["digest"] = origin.digest
+    if origin.input_digest:
+        data["input_digest"] = origin.input_digest
     if origin.generation > 1:
         data["generation"] = origin.generation
     if origin.variables:
@@ -66,8 +85,8 @@ def decode_origin(text: str) -> Origin:
     try:
         return Origin(
             data["saga"],
-            data["digest"],
-            data["input_digest"],
+            data.get("digest", ""),
+            data.get("input_digest", ""),
             float(data["started_at"]),
             data.get("generation", 1),
             data.get("input"),
@@ -94,7 +113,28 @@ def forgotten_origin(text: str) -> str | None:
         return None
     if not isinstance(data, dict):
         return None
-    return encode_json({name: data[name] for name in _KEPT_NAMES if name in data} | {"input_digest": ""}).decode()
+    return encode_json({name: data[name] for name in _KEPT_NAMES if name in data}).decode()
+
+
+def is_of_another_saga(stored: str | None, own: str | None) -> bool:
+    """Return whether an effect with the ``stored`` origin was made by another saga, or one with another input, than
+    that with its ``own`` origin; False if either says too little.
+    """
+    if stored is None or own is None:
+        return False
+    try:
+        there, here = decode_origin(stored), decode_origin(own)
+    except ValueError:
+        return False
+    if there.saga != here.saga:
+        return True
+    is_nested = there.parent is not None or here.parent is not None
+    return not is_nested and not may_equal(there.input_digest, here.input_digest)
+
+
+def may_equal(first: str | None, other: str | None) -> bool:
+    """Return whether two digests of inputs may be of the same one: nobody knows it of a forgotten one."""
+    return not first or not other or first == other
 
 
 def same_start(origin: Origin, saga: str, input: Any) -> bool:

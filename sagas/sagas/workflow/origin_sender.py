@@ -1,6 +1,5 @@
-"""Sends the origin of a saga with its first guarded effects, until a guard has stored it, and with its first commands.
-
-The row of a command has it as well, because a saga may have no effect in a guard.
+"""Sends the origin of a saga with its first guarded effects, until a guard has stored it, and with its first commands:
+a saga may have no effect in a guard. All other calls to a guard, and commands, have a reference to it.
 """
 
 from __future__ import annotations
@@ -13,16 +12,17 @@ from sagas.actions.envelope import ENVELOPE
 from sagas.builtins.messaging import REQUEST
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call
-from sagas.protocol.origin import MAX_ORIGIN, encode_origin
-from sagas.protocol.payloads import RECORD_RESULT
+from sagas.protocol.origin import MAX_ORIGIN, encode_origin, reference_to
+
+_REFERRING = ("do", "seal", "undo")
 
 
 class OriginSender:
-    """The origin of one run. Later effects need none: the guard has it already."""
+    """The origin of one run."""
 
     def __init__(self) -> None:
         self._machine: Machine | None = None
-        self._text = ""
+        self._text = self._reference = ""
         self._guarded, self._commands = _Carriers(), _Carriers()
 
     def begin(self, machine: Machine) -> None:
@@ -32,10 +32,15 @@ class OriginSender:
         self._commands.are_needed = self._guarded.are_needed and not machine.command_recorded
 
     def attach(self, call: Call, argument: Mapping[str, Any]) -> None:
-        """Add the origin to the argument of the call, if it is one of the first effects or commands."""
-        if self._machine is None or call.op != "do" or not call.local or call.action == RECORD_RESULT:
+        """Add the origin to the argument of a call that is one of the first effects or commands, else a reference."""
+        if self._machine is None or not call.local or call.op not in _REFERRING:
             return
-        if call.action != REQUEST and call.guard is None:
+        if call.guard is None and (call.action != REQUEST or call.op != "do"):
+            return
+        if not self._reference:
+            self._reference = encode_origin(reference_to(self._machine.origin()))
+        argument[ENVELOPE]["origin"] = self._reference
+        if call.op != "do":
             return
         carriers = self._commands if call.action == REQUEST else self._guarded
         if carriers.are_needed and not self._text:

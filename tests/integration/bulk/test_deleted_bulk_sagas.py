@@ -95,7 +95,12 @@ async def test_the_origin_is_stored_once_and_is_that_of_a_saga_on_its_own(bank: 
     origins = []
     for input in inputs:
         effects = await recorded_effects(bank.project.settings, input["id"])
-        (origin,) = [effect.origin for effect in effects if effect.origin is not None]
+        own = f"saga_id = '{input['id']}' and op = 'do'"
+        rows = bank.query(f"select origin like '%\"input\"%' from saga_guard where {own}")
+        assert (sum(row == (True,) for row in rows), (None,) in rows) == (1, False)
+        origin = effects[0].origin
+        assert origin is not None
+        assert all(effect.origin == origin for effect in effects)
         assert origin.input == {**input, "text": "ok"}
         origins.append((origin.saga, origin.digest, origin.generation, origin.variables, origin.parent))
     assert origins[0] == origins[1]

@@ -32,7 +32,7 @@ from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
 from sagas.builtins.messaging import REQUEST
 from sagas.errors import SagaError
-from sagas.protocol.origin import Origin, decode_origin
+from sagas.protocol.origin import Origin, decode_origin, may_equal
 from sagas.protocol.payloads import NOTIFICATION_PREFIX, entry_id
 from sagas.settings import Settings, SqlConnection
 from sagas.text.shortening import join_names
@@ -107,7 +107,18 @@ async def effects_of_sagas(settings: Settings, saga_ids: Sequence[str]) -> dict[
                 if connection.name == settings.kafka.outbox and request_table.name in tables:
                     await _read_rows(database, connection.name, _COMMAND_ROWS, request_table, asked, commands)
     effects = {id: [*_effects_in(rows[id], values), *_commands_in(commands[id], rows[id], values)] for id in rows}
-    return {id: sorted(its, key=lambda effect: effect.created_at) for id, its in effects.items()}
+    return {id: sorted(_resolved(its), key=lambda effect: effect.created_at) for id, its in effects.items()}
+
+
+def _resolved(effects: Sequence[RecordedEffect]) -> list[RecordedEffect]:
+    """The effects of a saga, with the origin itself where there is a reference to one that a row has."""
+    whole = {
+        effect.origin.start: effect.origin for effect in effects if effect.origin is not None and effect.origin.is_whole
+    }
+    return [
+        effect if effect.origin is None else replace(effect, origin=whole.get(effect.origin.start, effect.origin))
+        for effect in effects
+    ]
 
 
 async def _read_rows(
@@ -263,24 +274,20 @@ async def reading_tables(connection: SqlConnection, what: str) -> AsyncIterator[
 
 
 def open_origin(effects: Sequence[RecordedEffect]) -> Origin | None:
-    """The origin that the first of the open effects has; None if none has one."""
-    return next((effect.origin for effect in effects if effect.open and effect.origin is not None), None)
+    """The origin that the first of the open effects has; None if none has one. A reference, which does not tell with
+    which input the saga was started, only if there is nothing else.
+    """
+    origins = [effect.origin for effect in effects if effect.open and effect.origin is not None]
+    return next((origin for origin in origins if origin.is_whole), next(iter(origins), None))
 
 
 def without_others(effects: Sequence[RecordedEffect], saga: str, input_digest: str | None) -> list[RecordedEffect]:
-    """The effects without those that a run of another saga, or with another input, has made under the same id, as far
-    as their origins tell: only the first effects of a run have one.
-    """
+    """The effects without those that a run of another saga, or with another input, has made under the same id."""
     return [
         effect
         for effect in effects
-        if effect.origin is None
-        or (effect.origin.saga == saga and _may_equal(effect.origin.input_digest or None, input_digest))
+        if effect.origin is None or (effect.origin.saga == saga and may_equal(effect.origin.input_digest, input_digest))
     ]
-
-
-def _may_equal(first: str | None, other: str | None) -> bool:
-    return first is None or other is None or first == other
 
 
 def highest_generations(effects: Sequence[RecordedEffect]) -> dict[str, int]:

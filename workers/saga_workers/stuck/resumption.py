@@ -20,6 +20,7 @@ from saga_workers.location.traces import (
     open_origin,
     recorded_effects,
     undecided_undo,
+    without_others,
 )
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
@@ -78,7 +79,6 @@ async def start_again(
     await _refuse_ended(client, location, effects, remaining)
     if not not_ended:
         await _refuse_forgotten(client, location, effects, given)
-    _refuse_unknown_undos(saga_id, effects, undone, given)
     origin = open_origin(remaining) or next((effect.origin for effect in effects if effect.origin is not None), None)
     if origin is None and effects:
         name = "NAME" if location.row is None else location.row.view.saga
@@ -108,6 +108,8 @@ async def start_again(
             f"the guard cannot tell what {saga_id} was started with: {origin.unreadable}",
             help="`saga resume` needs the key of the row in [codec] key",
         )
+    own = without_others(effects, origin.saga, origin.input_digest)
+    _refuse_unknown_undos(saga_id, own, undone, given)
     started_with = _definition(client, saga_id, origin, definition, given)
     traces = CommitTraces(
         saga_id, origin.saga, origin.generation, origin.input_digest or None, commit_evidence(started_with), effects
@@ -128,7 +130,7 @@ async def start_again(
         saga_id,
         request,
         origin,
-        highest_generations(effects),
+        highest_generations(own),
         decision={"who": who or client.temporal.identity, "reason": reason},
         undone=undone,
         committed=committed,

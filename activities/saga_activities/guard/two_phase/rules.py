@@ -69,11 +69,13 @@ def earlier_runs(rows: Rows) -> list[int]:
 
 
 # What the rows alone decide; None if they do not.
-def do_outcome(rows: Rows, args_hash: str | None) -> Outcome | None:
+def do_outcome(rows: Rows, args_hash: str | None, origin: str | None = None) -> Outcome | None:
     """The outcome of a forward attempt."""
     row = rows.get("do")
     if row is None:
         return None
+    if not guard_rules.is_own(row, origin):
+        return guard_rules.done_by_another()
     if is_refused(rows):
         return guard_rules.late("this step has been undone or sealed; the attempt arrived too late")
     if not guard_rules.same_arguments(row, args_hash):
@@ -85,8 +87,12 @@ def do_outcome(rows: Rows, args_hash: str | None) -> Outcome | None:
     return result_of(rows) if is_committed(rows) else None
 
 
-def undo_outcome(rows: Rows, known_done: bool, forward_hash: str | None = None) -> Outcome | None:
+def undo_outcome(
+    rows: Rows, known_done: bool, forward_hash: str | None = None, origin: str | None = None
+) -> Outcome | None:
     """The outcome of an undo."""
+    if "do" in rows and not guard_rules.is_own(rows["do"], origin):
+        return guard_rules.other_effect() if known_done else guard_rules.nothing_to_undo()
     if "do" in rows and not is_refused(rows) and not guard_rules.same_arguments(rows["do"], forward_hash):
         return guard_rules.other_effect()
     if "undo" in rows:
@@ -103,8 +109,10 @@ def confirm_outcome(rows: Rows) -> Outcome | None:
     return guard_rules.done(rows["confirm"]) if "confirm" in rows else None
 
 
-def seal_outcome(rows: Rows) -> Outcome | None:
+def seal_outcome(rows: Rows, origin: str | None = None) -> Outcome | None:
     """The outcome of a seal."""
+    if "do" in rows and not guard_rules.is_own(rows["do"], origin):
+        return guard_rules.sealed()
     if "undo" in rows:
         undone = result_codec.decode_marker(rows["undo"].result) is None
         return guard_rules.late("this step has already been undone") if undone else guard_rules.sealed()

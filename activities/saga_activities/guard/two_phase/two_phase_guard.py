@@ -88,19 +88,29 @@ class TwoPhaseGuard:
         forward_hash: str | None = None,
         scheduled_at: float,
         deadline: float,
+        origin: str | None = None,
     ) -> Outcome:
         """Roll back the prepared transaction, and refuse every later attempt. Markers as of :meth:`Guard.undo`."""
-        return await _as_outcome(self._undo(entry_key, known_done, forward_hash, None, scheduled_at, deadline))
+        return await _as_outcome(self._undo(entry_key, known_done, forward_hash, None, scheduled_at, deadline, origin))
 
-    async def seal(self, entry_key: EntryKey, *, scheduled_at: float, deadline: float) -> Outcome:
+    async def seal(
+        self, entry_key: EntryKey, *, scheduled_at: float, deadline: float, origin: str | None = None
+    ) -> Outcome:
         """Find out whether the effect is prepared or committed; if not, make sure that it never is.
 
         Outcomes as of :meth:`Guard.seal`.
         """
-        return await _as_outcome(self._seal(entry_key, scheduled_at, deadline))
+        return await _as_outcome(self._seal(entry_key, scheduled_at, deadline, origin))
 
     async def record_manual_result(
-        self, entry_key: EntryKey, op: str, result: object, *, scheduled_at: float, deadline: float
+        self,
+        entry_key: EntryKey,
+        op: str,
+        result: object,
+        *,
+        scheduled_at: float,
+        deadline: float,
+        origin: str | None = None,
     ) -> Outcome:
         """Record an operator's decision that ``op`` (do, undo or confirm) is done with ``result``.
 
@@ -109,7 +119,7 @@ class TwoPhaseGuard:
         encoded = ManualResult(result_codec.encode(result))
         match op:
             case "do":
-                recorded = self._record_do(entry_key, encoded, scheduled_at, deadline)
+                recorded = self._record_do(entry_key, encoded, scheduled_at, deadline, origin)
             case "undo":
                 recorded = self._undo(entry_key, True, None, encoded, scheduled_at, deadline)
             case "confirm":
@@ -131,7 +141,7 @@ class TwoPhaseGuard:
 
         async def begin(tx: GuardTransaction, rows: rules.Rows) -> ScriptResult:
             nonlocal run, id
-            if stored := rules.do_outcome(rows, args_hash):
+            if stored := rules.do_outcome(rows, args_hash, origin):
                 return ScriptResult(stored)
             marker = rows["do"].result if "do" in rows else rules.new_marker()
             run, id = rules.current_run(rows) + 1, rules.transaction_id(entry_key, marker)
@@ -144,7 +154,7 @@ class TwoPhaseGuard:
             return ScriptResult(Outcome.done(attempt=None), commit=True)
 
         async def prepared(rows: rules.Rows) -> Outcome | None:
-            if stored := rules.do_outcome(rows, args_hash):
+            if stored := rules.do_outcome(rows, args_hash, origin):
                 return stored
             return await self._prepared_result(entry_key, rows, args_hash, scheduled_at, deadline)
 
@@ -155,7 +165,7 @@ class TwoPhaseGuard:
         async def apply(tx: GuardTransaction) -> ScriptResult:
             await tx.lock_do()
             rows = await tx.rows(locked=False)
-            if stored := rules.do_outcome(rows, args_hash):
+            if stored := rules.do_outcome(rows, args_hash, origin):
                 return ScriptResult(stored)
             if not rules.may_prepare(rows, run) or not await tx.insert(rules.COMMITTED, "do"):
                 raise InfrastructureError("a later attempt of this step has taken over")
@@ -194,13 +204,14 @@ class TwoPhaseGuard:
         manual: ManualResult | None,
         scheduled_at: float,
         deadline: float,
+        origin: str | None = None,
     ) -> Outcome:
         rolled_back = False
 
         def stored_outcome(rows: rules.Rows) -> Outcome | None:
             if manual is not None and "undo" not in rows:
                 return None
-            return rules.undo_outcome(rows, known_done, forward_hash)
+            return rules.undo_outcome(rows, known_done, forward_hash, origin)
 
         async def roll_back(rows: rules.Rows) -> Outcome | None:
             nonlocal rolled_back
@@ -223,33 +234,33 @@ class TwoPhaseGuard:
 
         return await self._decide(entry_key, roll_back, record, scheduled_at, deadline)
 
-    async def _seal(self, entry_key: EntryKey, scheduled_at: float, deadline: float) -> Outcome:
+    async def _seal(self, entry_key: EntryKey, scheduled_at: float, deadline: float, origin: str | None) -> Outcome:
         async def prepared(rows: rules.Rows) -> Outcome | None:
-            if stored := rules.seal_outcome(rows):
+            if stored := rules.seal_outcome(rows, origin):
                 return stored
             return await self._prepared_result(entry_key, rows, None, scheduled_at, deadline)
 
         async def record(tx: GuardTransaction, rows: rules.Rows) -> ScriptResult:
-            if stored := rules.seal_outcome(rows):
+            if stored := rules.seal_outcome(rows, origin):
                 return ScriptResult(stored)
             return await _refuse(tx, rows, guard_rules.sealed())
 
         return await self._decide(entry_key, prepared, record, scheduled_at, deadline)
 
     async def _record_do(
-        self, entry_key: EntryKey, manual: ManualResult, scheduled_at: float, deadline: float
+        self, entry_key: EntryKey, manual: ManualResult, scheduled_at: float, deadline: float, origin: str | None
     ) -> Outcome:
         async def prepared(rows: rules.Rows) -> Outcome | None:
-            if stored := rules.do_outcome(rows, None):
+            if stored := rules.do_outcome(rows, None, origin):
                 return stored
             return await self._prepared_result(entry_key, rows, None, scheduled_at, deadline)
 
         async def record(tx: GuardTransaction, rows: rules.Rows) -> ScriptResult:
-            if stored := rules.do_outcome(rows, None):
+            if stored := rules.do_outcome(rows, None, origin):
                 return ScriptResult(stored)
             for earlier in rules.earlier_runs(rows):
                 await tx.delete(rules.run_op(earlier))
-            await tx.insert("do", "do", result=rules.new_marker())
+            await tx.insert("do", "do", result=rules.new_marker(), origin=origin)
             await tx.insert(rules.COMMITTED, "do", result=manual.encoded)
             return ScriptResult(Outcome.done(result_codec.decode(manual.encoded), attempt=None), commit=True)
 
