@@ -296,7 +296,23 @@ def child_ended(run: SagaRun, entry: Entry, event: SagaEnded, flight: Flight) ->
         run.residue += [{**row.to_json(), "saga": row.saga or child_saga_id(run, entry)} for row in nested]
     if flight.call_kind == "undo":
         return _undo_outcome(event)
+    if event.state == "REFUSED" and may_have_run(run, entry):
+        return _not_started_again(event, child_saga_id(run, entry))
     return _forward_outcome(event, child_saga_id(run, entry))
+
+
+def may_have_run(run: SagaRun, entry: Entry) -> bool:
+    """True if the nested saga may have effects from before it was started the last time."""
+    return entry.outcome == "unknown" or entry.id in run.earlier.children
+
+
+def _not_started_again(event: SagaEnded, saga_id: str) -> Outcome:
+    reason = event.view.reason if event.view else None
+    message = (
+        f"the nested saga {saga_id} is not started again, and what it has done before is not undone: "
+        f"{(reason and reason.message) or 'it was refused'}"
+    )
+    return Outcome("unknown", failure=Failure("Refused", message), retryable=False, park_reason=message)
 
 
 def _forward_outcome(event: SagaEnded, saga_id: str) -> Outcome:

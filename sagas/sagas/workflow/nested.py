@@ -159,9 +159,9 @@ class NestedSagas:
             case "FREE" if not isinstance(command, RollBackSaga):
                 return None
             case "FOREIGN":
-                taken = f"a run with the id {saga_id} already exists, which this saga has not started"
-                is_unknown = isinstance(command, RollBackSaga)
-                return "TERMINATED" if is_unknown else "REFUSED", refused_view(saga_id, command.saga, taken)
+                is_unknown = isinstance(command, RollBackSaga) or answer["effects"]
+                taken = refused_view(saga_id, command.saga, _taken(saga_id, answer["holder"], answer["effects"]))
+                return "TERMINATED" if is_unknown else "REFUSED", taken
             case "GONE" | "UNSIGNED" if not waits:
                 return None
             case "GONE" | "FREE":
@@ -229,6 +229,16 @@ def _memo_of(command: StartSaga | UndoSaga) -> dict[str, Any] | None:
     if isinstance(command, StartSaga) and command.cancelled:
         memo[CANCELLED_MEMO] = command.cancelled[:MAX_CANCEL_WORDS]
     return memo or None
+
+
+def _taken(saga_id: str, holder: str, effects: str) -> str:
+    taken = f"a run with the id {saga_id} already exists, which this saga has not started: {holder}"
+    if not effects:
+        return taken
+    return (
+        f"{taken}; the effects of the nested saga stay ({effects}): end that run, or wait for its end; then `retry` "
+        "starts the nested saga again"
+    )
 
 
 def _unbelieved_view(saga_id: str, saga: str) -> SagaView:

@@ -13,6 +13,7 @@ from sagas.workflow.client_fields import (
     LAST_SECOND,
     number,
     optional_flag,
+    optional_text,
     read_client_value,
     text,
     whole_number,
@@ -48,6 +49,7 @@ class Resumption:
     """How `saga resume` starts a saga again. ``began_at``: when the saga was first started. ``generations``: the least
     ones of its entries. ``who`` is None if the saga is started for the first time. ``committed``: what that person says
     of its commit point; ``undone``: the entries, with their generations, whose undo elsewhere that person has seen.
+    ``cancelled``: why it is started only to be undone; empty if it is not.
     """
 
     began_at: float | None = None
@@ -56,6 +58,7 @@ class Resumption:
     who: str | None = None
     reason: str = ""
     committed: bool | None = None
+    cancelled: str = ""
 
 
 def resumption_in_header() -> Resumption:
@@ -71,4 +74,5 @@ def _resumption(value: Any) -> Resumption:
     who, reason = who_and_reason(value)
     undone = {text(entry): generations.get(entry, 1) for entry in value["undone"]}
     began_at, committed = number(value["started_at"], 0, LAST_SECOND), optional_flag(value.get("committed"))
-    return Resumption(began_at, generations, undone, who or "unknown", reason or "", committed)
+    cancelled = optional_text(value.get("cancelled")) or ""
+    return Resumption(began_at, generations, undone, who or "unknown", reason or "", committed, cancelled)

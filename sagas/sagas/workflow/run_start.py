@@ -140,7 +140,7 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         machine.note_pause("resume", workflow.time(), resumed.who, resumed.reason)
     began_at = _recorded_start() if resumed.began_at is None else resumed.began_at
     started = Started(workflow.time(), began_at)
-    cancelled = _cancel_in_memo() if repeats else ""
+    cancelled = resumed.cancelled or (_cancel_in_memo() if repeats else "")
     return RunStart("begins", machine, started, header.attributes, repeats=repeats, cancelled=cancelled)
 
 

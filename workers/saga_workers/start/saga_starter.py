@@ -45,6 +45,7 @@ from sagas.protocol.payloads import (
     DEFINITION_HEADER,
     EVENT_MEMO,
     GENERATION_HEADER,
+    OWNER_HEADER,
     RESUMED_HEADER,
     SIGNATURE_HEADER,
 )
@@ -181,12 +182,14 @@ class SagaStarter:
         undone: Collection[str] = (),
         committed: bool | None = None,
         replaces: bool,
+        undone_parent: str | None = None,
     ) -> StartResult:
         """Start a saga again whose run was deleted, at the generations that its entries had.
 
         ``decision``: ``who`` does it, and the ``reason``. ``undone``: entries of which a person knows that their undo
         in another database or service has happened. ``committed``: what that person says of its commit point, which
         counts if nothing else tells. ``replaces``: end the open run of the id, which was started with another input.
+        ``undone_parent``: the id of the saga that it was nested in, which is undone, so that it is undone as well.
         Raises RefusedError if a run of it has just been started.
         """
         await self._existing.claim_deleted(saga_id, request)
@@ -198,13 +201,15 @@ class SagaStarter:
         }
         if committed is not None:
             resumed["committed"] = committed
+        if undone_parent is not None:
+            resumed["cancelled"] = f"{undone_parent} is undone"
         headers: dict[str, Any] = {RESUMED_HEADER: resumed}
         if origin.generation > 1:
             headers[GENERATION_HEADER] = origin.generation
         conflict = WorkflowIDConflictPolicy.TERMINATE_EXISTING if replaces else WorkflowIDConflictPolicy.FAIL
         try:
             return await self._start_workflow(
-                saga_id, request, headers, WorkflowIDReusePolicy.ALLOW_DUPLICATE, conflict
+                saga_id, request, headers, WorkflowIDReusePolicy.ALLOW_DUPLICATE, conflict, owner=undone_parent
             )
         except WorkflowAlreadyStartedError as error:
             raise RefusedError(f"{saga_id} has just been started", help=saga_command("show", saga_id)) from error
@@ -218,10 +223,12 @@ class SagaStarter:
         conflict: WorkflowIDConflictPolicy = WorkflowIDConflictPolicy.FAIL,
         *,
         labels: Mapping[str, str] | None = None,
+        owner: str | None = None,
     ) -> StartResult:
         """Raises WorkflowAlreadyStartedError; UsageError if Temporal refuses the request."""
         try:
-            with start_headers({**self._signed_headers(saga_id, {saga_id: request.input}, headers), **headers}):
+            signed = self._signed_headers(saga_id, {saga_id: request.input}, headers)
+            with start_headers({**signed, **headers, **({} if owner is None else {OWNER_HEADER: owner})}):
                 handle = await self._temporal.start_workflow(
                     self._definition.saga,
                     request.input,

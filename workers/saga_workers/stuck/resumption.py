@@ -99,10 +99,7 @@ async def start_again(
             help=saga_command("show", saga_id),
         )
     if origin.parent is not None:
-        raise RefusedError(
-            f"{saga_id} is nested in {origin.parent}, which starts it again",
-            help=parent_command(saga_id, await client.locator.locate(origin.parent)),
-        )
+        await _refuse_nested(client, saga_id, origin.parent)
     if origin.unreadable is not None:
         raise UsageError(
             f"the guard cannot tell what {saga_id} was started with: {origin.unreadable}",
@@ -135,6 +132,7 @@ async def start_again(
         undone=undone,
         committed=committed,
         replaces=location.open_run is not None,
+        undone_parent=origin.parent,
     )
 
 
@@ -178,6 +176,16 @@ async def _refuse_ended(
         raise RefusedError(f"{over}, and none of its effects is open", help=help)
     if state in OVER and not remaining:
         raise RefusedError(f"{over}, so there is nothing to resume", help=help)
+
+
+async def _refuse_nested(client: Client, saga_id: str, parent_id: str) -> None:
+    """Raise RefusedError for a nested saga, unless its parent is undone, and so cannot start it again."""
+    parent = await client.locator.locate(parent_id)
+    if parent.kind in ("ended", "terminated") and (await read_view(client.locator, parent_id)).state == "COMPENSATED":
+        return
+    raise RefusedError(
+        f"{saga_id} is nested in {parent_id}, which starts it again", help=parent_command(saga_id, parent)
+    )
 
 
 async def _refuse_forgotten(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
+from saga_workers.location.parent_command import is_undone
 from saga_workers.stuck.lost_effects import has_ended_before, lost_effects
 from saga_workers.stuck.missing_parents import MissingParent, find_missing_parent
 from saga_workers.temporal.machine_query import read_definition
@@ -46,7 +47,7 @@ class OpenSaga:
     """A saga with open effects that no run will undo or complete.
 
     ``saga``: its name, if known. ``holds``: what it has in the databases, in words. ``outcome``: what `saga resume`
-    does with a terminated one. ``parent``: the id of the saga in which a deleted one is nested, if known. ``holder``:
+    does with it, if that is known. ``parent``: the id of the saga that starts a deleted nested one again. ``holder``:
     the run that has its id, in words, if it is one of another workflow; ``is_held``: it is open, and has the
     ``held`` id. ``view``: that of an interrupted undo.
     """
@@ -80,6 +81,8 @@ class OpenSaga:
                 what = f"{RUN_DELETED}, and it has {holds}"
                 if self.parent is not None:
                     return f"{what}: it is nested in {self.parent}, which starts it again; see `{self.command}`"
+                if self.outcome:
+                    return f"{what}: `{self.command}` {self.outcome}"
                 return f"{what}: start it again with `{self.command}`, then cancel it or let it go on"
             case "replaced" if self.is_held:
                 what = f"{self.holder} has {self.held}, and its own effects are open ({holds})"
@@ -180,6 +183,9 @@ async def lost_saga(
         return None  # if nothing is to be undone, what it holds may be released
     origin = next((effect.origin for effect in [*lost, *effects] if effect.origin is not None), None)
     if origin is not None and origin.parent is not None:
+        if is_undone(await locator.locate(origin.parent)):
+            named, outcome = (f"open effects: {open_effects(lost)}", *held), f"undoes it, as {origin.parent} is undone"
+            return OpenSaga(location.saga_id, "deleted", origin.saga, named, outcome)
         missing = await find_missing_parent(locator, location.saga_id, origin)
         if missing is not None:
             return _parent_of_effects(missing, f"open effects of {location.saga_id}: {open_effects(lost)}")

@@ -14,8 +14,9 @@ from temporalio.common import RawValue
 
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import recorded_effects, undecided_undo
+from saga_workers.location.traces import open_effects, recorded_effects, undecided_undo
 from saga_workers.location.verified_outcomes import outcome_of
+from saga_workers.stuck.verdict import holder_in_words
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
 from saga_workers.views.saga_view import view_of_run
 from sagas.machine.parked import MOST_REPORTED
@@ -32,7 +33,8 @@ async def look_up_earlier_child(
 ) -> dict[str, Any]:
     """Return the ``state`` of the nested saga ``id``, or of its undo, if the id is that of one: RUNNING, or its end
     with its ``view``. TERMINATED: it can be continued; GONE: there is no run that has ended by itself; UNSIGNED: the
-    project has not signed the end; FOREIGN: the saga ``parent`` has not started it; FREE: nor has it become a saga.
+    project has not signed the end; FOREIGN: the saga ``parent`` has not started the open run, whose ``holder`` says
+    which one it is, and the nested saga has these ``effects``, which may be none; FREE: nor has it become a saga.
 
     ``undone``: it is to be undone, so of one that is GONE also ``why`` it cannot be started again for that, or None.
 
@@ -44,7 +46,10 @@ async def look_up_earlier_child(
         # Temporal itself writes the parent of a run.
         if location.kind == "unknown" and not undone:
             return {"state": "FREE"}
-        return {"state": "FOREIGN"} if child.run.running else {"state": "UNSIGNED"}
+        if not child.run.running:
+            return {"state": "UNSIGNED"}
+        effects = open_effects(await recorded_effects(settings, id))
+        return {"state": "FOREIGN", "holder": holder_in_words(child.run), "effects": effects}
     if id.endswith(UNDO_SUFFIX):
         return await _undo(locator, location)
     if location.open_run is not None:
@@ -52,6 +57,8 @@ async def look_up_earlier_child(
     end = None if location.undo is None else await _closed(locator, location.undo.run)
     if end is None or end["state"] == "REFUSED":  # a refused undo has changed nothing
         end = {"state": "GONE"} if child is None else await _closed(locator, child.run)
+    if end["state"] == "REFUSED" and open_effects(await recorded_effects(settings, id)):
+        end = {"state": "GONE"}  # no step of this run has run, but one before it was deleted
     if undone and child is None and end["state"] == "GONE":
         return {**end, "why": await _why_not_again(settings, id)}
     return end

@@ -15,6 +15,7 @@ from temporalio.workflow import ParentClosePolicy
 
 from saga_workers.client import Client
 from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.resumption import start_again
 from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.temporal.temporal_runs import describe_run
@@ -28,12 +29,14 @@ from tests.integration.engine.nested.families import (
     COMMITTED,
     GO,
     REPLACED,
+    begin_waiting_child,
     book,
     define,
     define_child,
     define_parent,
     delete,
     has_state,
+    nested,
     waits,
 )
 
@@ -214,6 +217,35 @@ async def test_the_end_of_a_child_that_the_project_has_not_signed_is_not_taken(e
     assert env.log() == ["do a", "do x", "do y"]
 
 
+@pytest.mark.parametrize("why", ["its id is taken", "its definition is missing"])
+async def test_the_effects_of_a_child_that_cannot_be_started_again_stay_known(env: Environment, why: str) -> None:
+    waiting = WAITING.replace(", pivot: true", ", compensate: unbook")
+    async with env.serving(PARENT, waiting) as client:
+        saga = await begin_waiting_child(client)
+        child, definitions = f"{saga}/child", client.project.definitions
+        await delete(client, child)
+        assert (await finished(client, saga))["state"] == "PARKED"
+        definition = definitions.pop("child")
+        if why == "its id is taken":
+            plain, queue = await Temporal.connect(env.address), f"stranger-{uuid.uuid4()}"
+            run = await plain.start_workflow("billing", id=child, task_queue=queue)
+        for _ in range(2):
+            story = await resolve(client, saga, "child", "retry")
+            assert (story["state"], await env.effects()) == ("PARKED", ["a", "x"])
+        [parked] = story["parked"]
+        if why == "its id is taken":
+            assert f"a run of billing on the task queue {queue}; the effects of the nested saga stay" in parked["why"]
+            await run.terminate("its end")
+        else:
+            assert "is not started again, and what it has done before is not undone" in parked["why"]
+        definitions["child"] = definition
+        await client.resolve(saga, {"step": "child", "decision": "retry", "reason": "because", "who": "ada"})
+        await waits(client, child)
+        assert await client.cancel(saga) == "accepted"
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+    assert await env.effects() == []
+
+
 async def test_the_command_for_a_deleted_child_is_that_of_its_parent(env: Environment) -> None:
     waiting = WAITING.replace(", pivot: true", ", compensate: unbook")
     async with env.serving(PARENT, waiting) as client:
@@ -231,6 +263,28 @@ async def test_the_command_for_a_deleted_child_is_that_of_its_parent(env: Enviro
         assert await client.cancel(saga) == "accepted"
         assert (await finished(client, saga))["state"] == "COMPENSATED"
     assert await env.effects() == []
+
+
+async def test_a_child_of_a_parent_that_is_undone_is_started_again_to_be_undone(env: Environment) -> None:
+    """The second run of the parent knows nothing of the nested saga that the first one has started."""
+    child_saga = define("child", book("x"), GO)
+    wanted = "{id: wanted, uses: require, with: {that: '${{ input.wanted }}'}}"
+    async with env.serving(define("parent", wanted, nested("child", "child")), child_saga) as client:
+        saga = await begin(client, "parent", {"wanted": True})
+        child = f"{saga}/child"
+        await waits(client, child)
+        await delete(client, saga)
+        await delete(client, child)
+        await begin(client, "parent", {"wanted": False}, id=saga)
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+        [lost] = await find_lost(client.locator, client.project.settings, suspects=[child])
+        assert (lost.saga_id, lost.command) == (child, f"saga resume {child}")
+        assert lost.reason.endswith(f"`saga resume {child}` undoes it, as {saga} is undone")
+        await _start_again(client, child)
+        story = await finished(client, child)
+        assert (story["state"], await env.effects()) == ("COMPENSATED", [])
+        assert env.log() == ["do x", "undo x"]
+        assert await find_lost(client.locator, client.project.settings, suspects=[child]) == []
 
 
 async def _start_again(client: Client, saga: str) -> None:
