@@ -144,7 +144,7 @@ def write_project(
     (folder / "saga.toml").write_text(
         textwrap.dedent(
             f"""
-            actions = ["saga_actions"]
+            actions = ["./saga_actions.py"]
             [temporal]
             address = "{temporal}"
             namespace = "default"
