@@ -63,7 +63,7 @@ async def test_a_saga_that_starts_later_waits_for_a_connection(env: Environment,
         view = await held(client, saga, "a")
         text = f"paused with the connection shop by mia since {view.paused and view.paused.at}: a move"
         assert (view.state, view.pause_text) == ("RUNNING", text)
-        assert reported_reasons(view) == [f"{text}; saga resume --connection shop ends it"]
+        assert reported_reasons(view) == [f"{text}; `saga resume --connection shop` ends it"]
         assert text in str(await handle(client, saga).query("__temporal_workflow_metadata"))
         assert (await run_saga(client, "other"))["state"] == "COMPLETED"  # it does not need the connection
     async with env.again() as client:  # another worker

@@ -117,7 +117,7 @@ def _is_reported(activity_id: str, reported_steps: Collection[str]) -> bool:
 
 def _pause_reason(view: SagaView) -> str | None:
     """The pause, and the command that ends it."""
-    return None if view.pause_text is None else f"{view.pause_text}; {view.resume_command} ends it"
+    return None if view.pause_text is None else f"{view.pause_text}; `{view.resume_command}` ends it"
 
 
 def reported_reasons(view: SagaView) -> list[str]:
