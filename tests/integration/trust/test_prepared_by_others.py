@@ -146,7 +146,9 @@ async def test_a_commit_of_another_account_is_found(
             assert (parked["step"], parked["op"]) == ("debit", "undo")
             [finding] = await find_committed_outside(client.locator, project.settings, run.id)
             assert repair_command(finding, {}) == f"saga show {run.id}"
-        named = [check for check in await check_two_phase("bank", opened.engine) if check.check == "accounts of bank"]
+        named = [
+            check for check in await check_two_phase("bank", opened.engine, 300.0) if check.check == "accounts of bank"
+        ]
         assert [name.ok for name in named] == [None]
         assert "may commit or roll back the prepared transactions" in named[0].message
     finally:
