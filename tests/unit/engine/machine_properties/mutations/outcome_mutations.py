@@ -187,8 +187,8 @@ def _a_refused_undo_of_a_child_is_one(patch: pytest.MonkeyPatch) -> None:
 def _a_refused_child_is_done(patch: pytest.MonkeyPatch) -> None:
     whole = builtin_actions._forward_outcome  # pyright: ignore[reportPrivateUsage]
 
-    def done(event: Any) -> Outcome:
-        return Outcome.done(None) if event.state == "REFUSED" else whole(event)
+    def done(event: Any, saga_id: str) -> Outcome:
+        return Outcome.done(None) if event.state == "REFUSED" else whole(event, saga_id)
 
     patch.setattr(builtin_actions, "_forward_outcome", done)
 
