@@ -71,14 +71,14 @@ async def reject(tx: GuardTransaction, failure: Failure) -> ScriptResult:
 def stored_do_outcome(rows: GuardRows, args_hash: str | None, origin: str | None = None) -> Outcome:
     """The outcome of an attempt of `do` that found its row."""
     row = rows["do"]
-    if not is_own(row, origin):
-        return done_by_another()
     if is_sealed(row):
         return stored_rejection(row) or late(
             "this step was sealed before the attempt arrived: it never happened and never will"
         )
     if has_been_undone(rows):
         return late("this step has been undone; the attempt arrived too late")
+    if not is_own(row, origin):
+        return done_by_another()
     if not same_arguments(row, args_hash):
         return needs_operator(
             "ArgumentsChanged",

@@ -68,6 +68,9 @@ class PartitionOffsets:
 
 _URL_SAFE = str.maketrans("+/", "-_")
 
+_ID_PAUSES = (0.05, 0.2, 0.5)
+"""Seconds before the brokers are asked again for the id of a topic that they have described without one."""
+
 
 class KafkaAdmin:
     """An admin client for one cluster; cheap to create, connected on first use.
@@ -83,6 +86,7 @@ class KafkaAdmin:
         self._library: Any = admin
         self._timeout = timeout
         self._client_errors: list[KafkaErrorInfo] = []
+        self._gives_ids = False
         try:
             self._admin: Any = self._library.AdminClient({**properties, "error_cb": self._on_error, "log_level": 0})
         except KafkaException as error:
@@ -172,8 +176,19 @@ class KafkaAdmin:
         """The id of a topic, which is another one after it was deleted and created again; empty if brokers before 2.8
         have none. As Kafka's own tools write it: base64 with ``-`` and ``_``, where the client library has ``+`` and
         ``/``, which would end the id in the header of a bridge.
+
+        Raises KafkaOperationError also if brokers that have ids do not tell this one.
         """
-        return _topic_id(self._describe(name))
+        for pause in (*_ID_PAUSES, None):
+            topic_id = _topic_id(self._describe(name))
+            self._gives_ids = self._gives_ids or topic_id != ""
+            if topic_id or pause is None:
+                break
+            # The library asks a broker in an old way, without ids, until it knows what the broker understands.
+            time.sleep(pause)
+        if not topic_id and self._gives_ids:
+            raise KafkaOperationError(f"topic {name}: the brokers have not told its id")
+        return topic_id
 
     def identify(self, names: Collection[str], timeout: float) -> TopicIdentities:
         """Identify topics in one request; second, those that cannot be used, with the reason."""

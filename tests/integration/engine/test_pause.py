@@ -60,7 +60,7 @@ async def test_a_paused_saga_begins_no_step(env: Environment) -> None:
         go.set()
         view = await _held(client, saga, "b")
         assert states(view.to_json())["a"] == "DONE"
-        assert reported_reasons(view) == [view.pause_text]
+        assert reported_reasons(view) == [f"{view.pause_text}; `saga resume {saga}` ends it"]
         assert "⏸ paused by mia (unverified)" in str(await handle(client, saga).query("__temporal_workflow_metadata"))
     async with env.again() as client:  # another worker, which replays the history
         await _held(client, saga, "b")

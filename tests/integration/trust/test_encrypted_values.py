@@ -84,6 +84,9 @@ DEFINITIONS = {
     "failed": "[{id: a, uses: fails, task_queue: far, effect: none}]",
     "parks": "[{id: a, uses: cards.decline, with: {card: '${{ input.card }}'}, on_failure: park, effect: none}]",
 }
+FOREIGN = ("answered", "failed")
+"""The definitions whose steps are on a task queue without a worker."""
+
 ACTIONS = """
 from sagas import Rejected, Step, action
 
@@ -158,9 +161,8 @@ async def test_neither_temporal_nor_the_tables_have_a_value_in_clear(
     states: dict[str, str] = {}
     with WorkerProcess("worker", tmp_path):
         async with connected(project) as client:
-            runs = {
-                name: (await client.start(name, {"card": CARD}, id=f"{name}-{uuid.uuid4()}")).id for name in DEFINITIONS
-            }
+            names = [name for name in DEFINITIONS if name not in FOREIGN]
+            runs = {name: (await client.start(name, {"card": CARD}, id=f"{name}-{uuid.uuid4()}")).id for name in names}
             await client.signal(runs["waits"], "approved", CARD)
             for name, id in runs.items():
                 states[name] = (await finished(client, id))["state"]
@@ -204,7 +206,7 @@ async def test_values_of_an_earlier_key_are_read_as_long_as_it_is_there(project:
         with WorkerProcess("without", tmp_path) as worker:
             await client.signal(saga_id, "approved", CARD)
             assert "see the worker's log" in await until(lambda: stuck(client, saga_id))
-    assert "which [codec] key does not have" in worker.log.read_text()
+    assert "which [codec] key of this worker does not have" in worker.log.read_text()
     key_file.write_text(f"{later}\n{earlier}")
     with WorkerProcess("with", tmp_path):
         async with connected(project) as client:

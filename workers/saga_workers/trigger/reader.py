@@ -234,7 +234,8 @@ class TopicReader:
             time.sleep(POLL_TIMEOUT)
             return False
         self._identity_due = time.monotonic() + IDENTITY_INTERVAL
-        if topic_id == self._topic_id:
+        if topic_id == self._topic_id or not self._topic_id:  # without an id no topic can be told from another one
+            self._topic_id = topic_id
             return True
         self._begin_in_new_topic(topic_id)
         return False

@@ -74,10 +74,10 @@ def do_outcome(rows: Rows, args_hash: str | None, origin: str | None = None) -> 
     row = rows.get("do")
     if row is None:
         return None
-    if not guard_rules.is_own(row, origin):
-        return guard_rules.done_by_another()
     if is_refused(rows):
         return guard_rules.late("this step has been undone or sealed; the attempt arrived too late")
+    if not guard_rules.is_own(row, origin):
+        return guard_rules.done_by_another()
     if not guard_rules.same_arguments(row, args_hash):
         return guard_rules.needs_operator(
             "ArgumentsChanged",
