@@ -179,16 +179,15 @@ class KafkaAdmin:
 
         Raises KafkaOperationError also if brokers that have ids do not tell this one.
         """
-        for pause in (*_ID_PAUSES, None):
-            topic_id = _topic_id(self._describe(name))
-            self._gives_ids = self._gives_ids or topic_id != ""
-            if topic_id or pause is None:
-                break
-            # The library asks a broker in an old way, without ids, until it knows what the broker understands.
+        # The library asks a broker in an old way, without ids, until it knows what the broker understands.
+        for pause in (0.0, *_ID_PAUSES):
             time.sleep(pause)
-        if not topic_id and self._gives_ids:
+            if topic_id := _topic_id(self._describe(name)):
+                self._gives_ids = True
+                return topic_id
+        if self._gives_ids:
             raise KafkaOperationError(f"topic {name}: the brokers have not told its id")
-        return topic_id
+        return ""
 
     def identify(self, names: Collection[str], timeout: float) -> TopicIdentities:
         """Identify topics in one request; second, those that cannot be used, with the reason."""
