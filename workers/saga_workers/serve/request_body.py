@@ -25,7 +25,7 @@ class BadRequest(Exception):
 
 
 def longest_body(request: Request, max_bytes: int) -> int:
-    """The bytes of its body; those that it may have if none are declared, so for one in chunks."""
+    """The declared bytes of the body of a request; the most that it may have if none are declared, as for chunks."""
     length = request.headers.get("content-length", "")
     return int(length) if length.isdecimal() else max_bytes
 

@@ -22,7 +22,8 @@ from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.stuck.missing_parents import find_missing_parent
-from saga_workers.stuck.served_runs import is_served
+from saga_workers.stuck.run_times import PRECISION, was_closed_before, was_started_by
+from saga_workers.stuck.served_runs import is_on_own_queue, is_served
 from saga_workers.temporal.claimed_states import carried_start
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.saga_input import first_input
@@ -37,9 +38,6 @@ from sagas.protocol.saga_view import OVER
 
 if TYPE_CHECKING:
     from saga_workers.location.traces import RecordedEffect
-
-_PRECISION = 0.001
-"""Seconds; Temporal's times have more digits than those of a saga."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +88,8 @@ async def has_ended_before(locator: Locator, saga_id: str, origin: Origin) -> bo
 
 def was_open_at_start(run: RunInfo, origin: Origin) -> bool:
     """True if the run is of this saga, and was open when the saga began."""
-    is_since = run.start_time.timestamp() - _PRECISION <= origin.started_at
-    return run.workflow_type == origin.saga and is_since and not _closed_before(run, origin)
+    at = origin.started_at
+    return run.workflow_type == origin.saga and was_started_by(run, at) and not was_closed_before(run, at)
 
 
 async def _is_accounted_for(locator: Locator, location: Location, start: _RecordedOrigin) -> bool:
@@ -136,7 +134,7 @@ async def _runs_of(temporal: Temporal, location: Location) -> AsyncIterator[RunI
 async def _is_of(temporal: Temporal, run: RunInfo, origin: Origin) -> bool:
     if was_open_at_start(run, origin):
         return True
-    if run.workflow_type != origin.saga or _closed_before(run, origin):
+    if run.workflow_type != origin.saga or was_closed_before(run, origin.started_at):
         return False
     described = await describe_run(temporal, run.id, run.run_id)
     if described is None:
@@ -153,15 +151,11 @@ async def _continues(temporal: Temporal, run: RunInfo, origin: Origin) -> bool:
     The first run of a long chain, and with it the input, may be deleted. Any client may start a run with any memo.
     """
     began = await carried_start(run)
-    if began is None or began - _PRECISION > origin.started_at:
+    if began is None or began - PRECISION > origin.started_at:
         return False
     started = await start_of_run(temporal, run.id, run.run_id)
     by_workflow = ContinueAsNewInitiator.CONTINUE_AS_NEW_INITIATOR_WORKFLOW
     return started is not None and started.initiator == by_workflow
-
-
-def _closed_before(run: RunInfo, origin: Origin) -> bool:
-    return run.close_time is not None and run.close_time.timestamp() + _PRECISION < origin.started_at
 
 
 async def _is_undone_by_run(locator: Locator, location: Location, origin: Origin) -> bool:
@@ -177,8 +171,9 @@ async def _is_undone_by_run(locator: Locator, location: Location, origin: Origin
     if not run.running:
         is_doubtful = (await outcome_of(locator, run)).doubt == UNVERIFIED
         return not is_doubtful or await _has_ended(locator, location, origin)
-    is_own = locator.settings is None or run.task_queue == locator.settings.temporal.task_queue
-    return is_own or (await is_served(locator, run) and await was_accepted(locator.temporal, run))
+    return is_on_own_queue(locator, run) or (
+        await is_served(locator, run) and await was_accepted(locator.temporal, run)
+    )
 
 
 async def _has_ended(locator: Locator, location: Location, origin: Origin) -> bool:
@@ -198,7 +193,7 @@ async def _has_ended(locator: Locator, location: Location, origin: Origin) -> bo
         location.saga_id, saga=origin.saga, generation=origin.generation, input_digest=origin.input_digest or None
     )
     # An earlier saga with the same input has an earlier start.
-    is_its_own = story is not None and story.started_at.timestamp() + _PRECISION >= origin.started_at
+    is_its_own = story is not None and story.started_at.timestamp() + PRECISION >= origin.started_at
     return story is not None and is_its_own and story.view.state in OVER
 
 

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
+from saga_workers.stuck.run_times import was_closed_before, was_started_by
 from saga_workers.stuck.served_runs import is_served
 from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.protocol.origin import Origin
 from sagas.protocol.saga_view import OVER
-
-_PRECISION = 0.001
-"""Seconds; Temporal's times have more digits than those of a saga."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +57,11 @@ def _is_known(location: Location) -> bool:
 
 async def _has_child(locator: Locator, run: RunInfo, child: str, began: float) -> bool:
     """True if the run started the nested saga, which ``began`` then, or takes over what an earlier run has started."""
-    closed_at = None if run.close_time is None else run.close_time.timestamp()
-    if closed_at is not None and closed_at + _PRECISION < began:
+    if was_closed_before(run, began):
         return False
     if run.running:
         return await is_served(locator, run)
-    if run.start_time.timestamp() - _PRECISION <= began or run.ended_from_outside:
+    if was_started_by(run, began) or run.ended_from_outside:
         return True
     view = (await outcome_of(locator, run)).view
     return view is not None and child in {nested.id for nested in view.children}
