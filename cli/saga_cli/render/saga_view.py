@@ -11,12 +11,12 @@ from typing import Any
 
 from saga_cli.output import echo, to_json
 from saga_cli.render.revealed_values import value_lines
-from sagas.presentation.access_lines import access_lines
+from sagas.presentation.access_lines import access_lines, told_once
 from sagas.presentation.html_page import html_page
 from sagas.presentation.parked_outputs import output_lines
 from sagas.presentation.parked_rows import row_lines, rows_left_to, rows_table
 from sagas.presentation.remaining_steps import done_steps, undone_steps
-from sagas.presentation.step_text import MAX_INLINE, forward_text, rows_to_show, undo_span
+from sagas.presentation.step_text import MAX_INLINE, failed_calls, forward_text, rows_to_show, undo_span
 from sagas.presentation.styled_text import (
     GIVEN_BY_THE_RUN,
     MAX_WHO,
@@ -84,6 +84,7 @@ _BEGINNING = 80
 
 def view_lines(view: SagaView, *, now: datetime) -> list[Line]:
     """The whole view. ``now``: ages are counted to it."""
+    view = told_once(view)
     blocks = [
         _header(view, now),
         step_lines(view, now),
@@ -362,9 +363,9 @@ _MAX_ARGUMENTS = 400
 
 def _calls(step: StepView) -> Iterable[str]:
     """With what the operations were called that have failed so far."""
-    for title, call in (("", step), ("its undo ", step.compensation), ("its confirm ", step.confirmation)):
-        if call is not None and call.error is not None and call.arguments is not None:
-            yield f"{title}called with {shorten_middle(to_json(call.arguments), _MAX_ARGUMENTS)}"
+    for op, arguments in failed_calls(step):
+        title = "" if op == "do" else f"its {op} "
+        yield f"{title}called with {shorten_middle(to_json(arguments), _MAX_ARGUMENTS)}"
 
 
 def _align(rows: Sequence[Line], notes: Mapping[int, Line]) -> list[Line]:

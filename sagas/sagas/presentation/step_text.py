@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 from sagas.presentation.styled_text import Span, error_text, format_duration, parse_timestamp, progress_text, to_line
 from sagas.presentation.web_ui_text import no_effect_text
-from sagas.protocol.saga_view import OperationView, StepView
+from sagas.protocol.saga_view import OperationView, ParkedView, SagaView, StepView
 
 _UNDO_TEXTS = {
     "PENDING": "",
@@ -93,6 +94,22 @@ def undo_span(step: StepView) -> Span:
         return ("", "")
     style = "red" if undo.state in ("PARKED", "REJECTED", "FAILED", "UNKNOWN") else "yellow"
     return (f"↩ {words} ({undo.uses}{_attempts_text(undo)})", style)
+
+
+def failed_calls(step: StepView) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The operations of a step that have failed so far, each with the arguments of its call."""
+    for op, call in (("do", step), ("undo", step.compensation), ("confirm", step.confirmation)):
+        if call is not None and call.error is not None and call.arguments is not None:
+            yield op, call.arguments
+
+
+def parked_arguments(view: SagaView, parked: ParkedView) -> Mapping[str, Any] | None:
+    """The arguments with which a parked operation was called; None if it was not called, or a nested saga waits."""
+    step = next((step for step in view.steps if step.id == parked.step), None)
+    if step is None or parked.step in view.blocked_steps:
+        return None
+    call = {"do": step, "undo": step.compensation, "confirm": step.confirmation}[parked.op]
+    return call.arguments if call is not None else None
 
 
 def _attempts_text(operation: OperationView) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import re
 import uuid
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -16,147 +13,27 @@ import httpx
 import pytest
 
 from saga_activities.ledger.rows import make_record
-from saga_activities.ledger.schema import create_ledger
-from saga_workers.client import Client
-from saga_workers.runtime.http_server import HttpServer
-from saga_workers.serve.api import SagaApi
-from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.console import saga_pages, search
 from saga_workers.serve.console.sessions import COOKIE
 from saga_workers.serve.console.templates import decision_path, saga_path
 from saga_workers.serve.limits import SESSION_SECONDS
-from saga_workers.serve.operations import Operations
-from saga_workers.serve.project_sagas import ProjectSagas
-from sagas import Rejected
 from sagas.errors import SagaError
-from sagas.machine.decisions.form import DECISIONS
-from sagas.project import Project
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.protocol.saga_view import SagaView
-from sagas.settings.secrets import Secret
-from sagas.settings.serve import ServeSettings, ServeToken
-from tests.helpers.database_servers import HOST
-from tests.helpers.processes import TemporalServer
-from tests.helpers.waiting import LIMIT, until
-from tests.integration.engine.environment import begin, open_environment, run_saga
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import begin
 from tests.integration.serve.page_markup import unwanted_markup
+from tests.integration.serve.served_console import (
+    CARD,
+    SCRIPT,
+    TOKENS,
+    ServedConsole,
+    form_token,
+    serving,
+)
 
-TOKENS = {
-    "STAFF": "staff-token-of-24-characters",
-    "SHOP": "shop-token-of-24-characters",
-    "CHIEF": "chief-token-of-24-characters",
-}
-SCRIPT = "<script>alert(1)<script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}"
-RIGHT_TO_LEFT = "\u202edesrever\u2066"
-LONG = "x" * 10_000
-
-ORDER = """
-    saga: order
-    input: {type: object, properties: {customer: {type: string}}}
-    labels: {customer: "${{ input.customer }}"}
-    steps:
-      - {id: reserve, name: Reserve the room, uses: work, compensate: unwork}
-      - {id: pay, uses: work, effect: none, on_failure: compensate}
-      - {id: tell, uses: work, compensate: unwork, on_failure: park}
-"""
-WAITS = """
-    saga: waits
-    steps:
-      - {id: book, name: Book the room, uses: book, compensate: unbook}
-      - {id: approve, uses: wait, with: {for: 1h}}
-"""
-RESTS = """
-    saga: rests
-    steps:
-      - {id: hold, name: Hold the room, uses: work, compensate: unwork}
-      - {id: approve, uses: wait, with: {for: 1h}}
-"""
-RISKS = """
-    saga: risks
-    steps:
-      - {id: block, uses: work, compensate: unwork}
-      - {id: charge, uses: work, pivot: true, on_failure: park}
-"""
 PAGES = ("", "/sagas", "/sagas?q=a", "/sagas/a", "/sagas/a/graph.svg", "/sagas/a/databases", "/inbox", "/batches",
          "/batches/a", "/nothing", "/sign-out/")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ServedConsole:
-    """A console with a saga in each of these states."""
-
-    client: Client
-    url: str
-    ids: dict[str, str]
-
-    def browser(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=LIMIT, headers={"Origin": self.url})
-
-    @contextlib.asynccontextmanager
-    async def signed_in(self, token: str = "STAFF") -> AsyncIterator[httpx.AsyncClient]:
-        async with self.browser() as browser:
-            answer = await browser.post("/console/sign-in", data={"token": TOKENS[token]})
-            assert (answer.status_code, answer.headers["location"]) == (303, "/console")
-            yield browser
-
-    def page(self, state: str, rest: str = "") -> str:
-        return f"/console/sagas/{quote(self.ids[state], safe='')}{rest}"
-
-
-@contextlib.asynccontextmanager
-async def serving(client: Client, *, console: bool = True) -> AsyncIterator[str]:
-    """The API for the project of a client; gives its address."""
-    tokens = {
-        "staff": ServeToken(secret=Secret("env", "STAFF"), scopes=("read",)),
-        "shop": ServeToken(secret=Secret("env", "SHOP"), scopes=("start",)),
-        "chief": ServeToken(secret=Secret("env", "CHIEF"), scopes=("read", "operate")),
-    }
-    settings = client.project.settings.model_copy(update={"serve": ServeSettings(tokens=tokens, console=console)})
-    project = Project(settings, client.project.actions)
-    served = frozenset(project.definitions)
-    api = SagaApi(
-        client.locator,
-        Callers(settings),
-        sagas=served,
-        settings=settings.serve,
-        operations=Operations(client.locator, project, ProjectSagas(served)),
-        project=project,
-    )
-    async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:
-        yield f"http://{HOST}:{server.port}"
-
-
-@pytest.fixture(scope="module")
-async def console(temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServedConsole]:
-    """A worker and a console for two definitions."""
-    environment = await open_environment(tmp_path_factory.mktemp("console"), temporal.address)
-    environment.plan["do pay"] = [1, 1, Rejected(SCRIPT + RIGHT_TO_LEFT), 1]
-    environment.plan["do tell"] = [1, Rejected(f"{SCRIPT} {RIGHT_TO_LEFT} {LONG}"), Rejected("closed on Sundays"), 1]
-    environment.plan["do charge"] = [Rejected("the line was busy")]
-    environment.plan["undo block"] = [Rejected("nobody was there")]
-    environment.ledger = "shop"
-    await create_ledger(environment.engine)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in TOKENS.items():
-            patch.setenv(name, value)
-        async with environment.serving(ORDER, WAITS, RESTS, RISKS) as client:
-            hostile = f"{SCRIPT} {uuid.uuid4()}"
-            ids = {
-                "COMPLETED": (await run_saga(client, "order", {"customer": "ada"}))["id"],
-                "PARKED": (await run_saga(client, "order", {"customer": SCRIPT}, id=hostile))["id"],
-                "COMPENSATED": (await run_saga(client, "order", {"customer": "bob"}))["id"],
-                "RUNNING": await begin(client, "waits"),
-            }
-            async with serving(client) as url:
-                yield ServedConsole(client, url, ids)
-    await environment.engine.dispose()
-
-
-def form_token(page: str) -> str:
-    """The token that each form of a session has."""
-    match = re.search(r'name="form" value="([^"]+)"', page)
-    assert match, page
-    return match[1]
 
 
 async def test_a_session_begins_with_a_token_and_ends(console: ServedConsole, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,6 +177,25 @@ async def test_a_saga_that_only_the_ledger_has_is_found_by_the_begin_of_its_id(c
             assert (answer.status_code, saga_path(kept.id) in answer.text) == (200, is_shown), begin
 
 
+async def test_a_parked_saga_shows_its_input_and_its_call(console: ServedConsole) -> None:
+    async with console.signed_in("CHIEF") as chief:
+        for page, titles in (
+            (console.page("PARKED"), ("Called with", "What the saga was started with")),
+            (decision_path(console.ids["PARKED"], "tell", "retry"), ("It was called with",)),
+        ):
+            shown = (await chief.get(page)).text
+            for title in titles:
+                values = re.search(rf"<summary>{title}</summary><pre>(.*?)</pre>", shown, re.DOTALL)
+                assert values, title
+                assert SCRIPT in html.unescape(values[1]).replace('\\"', '"')
+                assert '"card": "•••"' in html.unescape(values[1])
+            assert CARD not in shown
+        begun = await begin(console.client, "waits", {"list": ["long"] * 10_000})
+        shown = (await chief.get(saga_path(begun))).text
+        assert '<details class="json"><summary>What the saga was started with' in shown, "it is folded"
+        assert len(shown) < 60_000
+
+
 async def test_hostile_values_are_only_text(console: ServedConsole) -> None:
     pages = ["/console", "/console/sagas", "/console/inbox", "/console/nothing", f"/console/sagas/{quote(SCRIPT)}"]
     pages += [console.page(state, rest) for state in ("PARKED", "COMPENSATED") for rest in ("", "/databases")]
@@ -358,138 +254,3 @@ async def test_the_console_is_served_on_request_only(console: ServedConsole) -> 
             assert answer.status_code == 404
             assert "console = true under [serve]" in answer.json()["error"]
         assert (await browser.get("/consoles")).status_code == 401
-
-
-def hidden_fields(page: str) -> dict[str, str]:
-    """The fields that the form of a decision has without the person who fills it in."""
-    [form] = re.findall(r'<form class="decide".*?</form>', page, re.DOTALL)
-    return {name: html.unescape(value) for name, value in re.findall(r'type="hidden" name="(\w+)" value="(.*?)"', form)}
-
-
-async def test_an_operator_decides_about_a_parked_step(console: ServedConsole) -> None:
-    parked = (await run_saga(console.client, "order", {"customer": "carl"}))["id"]
-    page = saga_path(parked)
-    async with console.signed_in() as staff, console.signed_in("CHIEF") as chief:
-        shown = html.unescape((await chief.get(page)).text)
-        links = re.findall(r'href="([^"]*/resolve[^"]*)"', shown)
-        assert links == [f"{page}/resolve?step=tell&decision={decision}" for decision in DECISIONS]
-        inbox = "/console/inbox"
-        for shown_to_all in (page, inbox):
-            assert "/resolve" not in (await staff.get(shown_to_all)).text, "who may not decide sees no button"
-
-        async def in_inbox() -> bool:  # the visibility store lags
-            return html.escape(links[0]) in (await chief.get(inbox)).text
-
-        await until(in_inbox)
-        form = (await chief.get(links[0])).text
-        assert "<li>do tell: call work with" in form
-        fields = {**hidden_fields(form), "go": "send", "reason": SCRIPT}
-        assert (fields["step"], fields["decision"]) == ("tell", "retry")
-        look = await chief.post(f"{page}/resolve", data={**fields, "go": "look", "with": '{"other":\r\n1}'})
-        assert (look.status_code, "{&#34;other&#34;:\n1}</textarea>" in look.text) == (200, True)
-        for wrong, status, message in (
-            ({"form": "guessed"}, 403, "earlier session"),
-            ({"reason": " "}, 400, "needs the string `reason`"),
-            ({"with": "{"}, 400, "The field with is not JSON"),
-            ({"decision": "forget"}, 400, "There is no decision `forget`"),
-            ({"step": "pay"}, 409, "pay"),
-        ):
-            refused = await chief.post(f"{page}/resolve", data={**fields, **wrong})
-            assert (refused.status_code, message in refused.text) == (status, True), refused.text
-            assert ("with" in wrong) <= (SCRIPT in html.unescape(refused.text)), "the form keeps what was written"
-            assert refused.text.count('role="alert"') == 1
-        foreign = await chief.post(f"{page}/resolve", data=fields, headers={"Origin": "http://evil.example"})
-        assert foreign.status_code == 403
-        own_form = {**fields, "form": form_token((await staff.get(page)).text)}
-        for refused in (await staff.get(links[0]), await staff.post(f"{page}/resolve", data=own_form)):
-            assert (refused.status_code, "does not have the scope operate" in refused.text) == (403, True)
-
-        decided = await chief.post(f"{page}/resolve", data=fields, follow_redirects=True)
-        assert (decided.status_code, "The saga has accepted it" in decided.text) == (200, True), decided.text
-        assert decided.history[0].status_code == 303, "who loads the answer again sends nothing"
-        assert (await chief.get(str(decided.url))).text == decided.text
-
-        async def has_ended() -> bool:
-            return (await console.client.show(parked))["state"] == "COMPLETED"
-
-        await until(has_ended)
-        late = await chief.post(f"{page}/resolve", data=fields)
-        assert (late.status_code, "has already ended COMPLETED" in late.text) == (409, True)
-        assert (await chief.get(links[0])).status_code == 404
-        story = await chief.get(page)
-        assert "chief has decided tell retry, because &lt;script&gt;" in story.text
-        assert unwanted_markup(story.text + look.text + decided.text + late.text) == []
-
-
-async def test_a_decision_that_needs_evidence_is_shown_and_asks_for_it(console: ServedConsole) -> None:
-    risky = (await run_saga(console.client, "risks"))["id"]
-    address = saga_path(risky, "/resolve")
-    required = re.compile(r'name="evidence"[^>]* required')
-    async with console.signed_in("CHIEF") as chief:
-
-        async def look(step: str, decision: str, consequence: str) -> dict[str, str]:
-            form = await chief.get(decision_path(risky, step, decision))
-            assert (form.status_code, consequence in form.text) == (200, True), form.text
-            assert required.search(form.text), form.text
-            return {**hidden_fields(form.text), "go": "send", "reason": "they called back"}
-
-        async def send(fields: dict[str, str], **others: str) -> httpx.Response:
-            return await chief.post(address, data={**fields, **others}, follow_redirects=True)
-
-        await look("charge", "done", "the saga ends COMPLETED")
-        fields = await look("charge", "compensate", "<li>undo block: call unwork")
-        refused = await send(fields)
-        assert (refused.status_code, "needs --evidence" in refused.text) == (409, True), refused.text
-        assert required.search(refused.text), "the form is still there"
-        assert "they called back</textarea>" in refused.text
-        assert "The saga has accepted it" in (await send(fields, evidence="no money came")).text
-
-        async def has_parked() -> bool:
-            return [row["op"] for row in (await console.client.show(risky))["parked"]] == ["undo"]
-
-        await until(has_parked)
-        fields = await look("block", "done", "the saga ends COMPENSATED")
-        for seen in ({"op": "do"}, {"since": "2026-03-01T10:00:00Z"}):
-            changed = await send(fields, evidence="I was there", **seen)
-            assert (changed.status_code, "It has changed since" in changed.text) == (409, True), changed.text
-            assert hidden_fields(changed.text)["op"] == "undo"
-        assert "The saga has accepted it" in (await send(fields, evidence="I was there")).text
-        assert (await console.client.show(risky))["state"] == "COMPENSATED"
-
-
-async def test_an_operator_pauses_and_cancels_a_saga(console: ServedConsole) -> None:
-    running = await begin(console.client, "rests")
-    page = saga_path(running)
-    async with console.signed_in("CHIEF") as chief:
-
-        async def offered() -> list[str]:
-            shown = (await chief.get(page)).text
-            return re.findall(rf'class="button" href="{re.escape(page)}/(\w+)"', shown)
-
-        async def ask(operation: str, words: str, answered: str) -> None:
-            form = await chief.get(f"{page}/{operation}")
-            assert (form.status_code, words in form.text) == (200, True), form.text
-            sent = {**hidden_fields(form.text), "go": "send"}
-            answer = await chief.post(f"{page}/{operation}", data=sent, follow_redirects=True)
-            assert (answer.status_code, answered in answer.text) == (200, True), answer.text
-
-        async def has_booked() -> bool:
-            return any(row["id"] == "approve" and row["state"] == "RUNNING" for row in
-                       (await console.client.show(running))["steps"])  # fmt: skip
-
-        await until(has_booked)
-        assert await offered() == ["cancel", "pause"]
-        await ask("pause", "What is under way ends", "The saga is paused: in flight: approve.")
-        assert await offered() == ["cancel", "resume"]
-        await ask("resume", "goes on", "The saga goes on.")
-        await ask("cancel", "<li>undo Hold the room</li>", "its completed steps are being undone")
-
-        async def has_ended() -> bool:
-            return (await console.client.show(running))["state"] == "COMPENSATED"
-
-        await until(has_ended)
-        assert await offered() == []
-        assert "would refuse that now" in (await chief.get(f"{page}/cancel")).text
-        for operation in ("redo", "graph"):
-            assert (await chief.get(f"{page}/{operation}")).status_code == 404
-        assert (await chief.get(f"{saga_path('nobody-has-it')}/cancel")).status_code == 404

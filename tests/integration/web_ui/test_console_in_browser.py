@@ -209,7 +209,10 @@ async def test_a_completed_saga_is_undone(browser: Browser, shop: Shop, console_
 
         await until(is_undone)
         await page.get_by_role("link", name="See the saga").press("Enter")
-        words = "ada has asked to undo it, because the customer called: undoing"
+        words = "ada decided: undo all of it, because: the customer called"
+        assert (await page.locator("main").inner_text()).count("the customer called") == 2, (
+            "in the story, and as the reason"
+        )
         assert words in await page.locator("main").inner_text()
 
 

@@ -31,6 +31,7 @@ from saga_workers.serve.operations import Operations
 from saga_workers.serve.request_body import BadRequest
 from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.presentation.step_text import parked_arguments
 from sagas.protocol.access_view import Operation
 from sagas.protocol.saga_view import SagaView
 
@@ -133,6 +134,7 @@ class DecisionPages:
             view=view,
             operation=operation,
             parked=parked,
+            called_with=None if parked is None else parked_arguments(view, parked),
             step=_step_names(view).get(form.get("step", "")) or form.get("step", ""),
             word=_word(operation, form),
             fields={name: form.get(name, "") for name in _FIELDS},

@@ -27,7 +27,7 @@ from sagas.errors import SagaError, UsageError
 from sagas.presentation.graph import build_saga_graph, to_svg
 from sagas.presentation.parked_outputs import output_lines
 from sagas.presentation.parked_rows import rows_table
-from sagas.presentation.step_text import forward_text, rows_to_show, undo_span
+from sagas.presentation.step_text import forward_text, parked_arguments, rows_to_show, undo_span
 from sagas.presentation.styled_text import reason_text, to_plain
 from sagas.presentation.web_ui_text import residue_text
 from sagas.protocol.saga_view import SagaView, StepView
@@ -77,6 +77,7 @@ class SagaPages:
             has_graph=view.saga in self._project.project.definitions,
             parked_rows=rows_table(view),
             outputs={each.step: [to_plain(line) for line in output_lines(each)] for each in view.parked},
+            called_with={each.step: parked_arguments(view, each) for each in view.parked},
             residue=[(row, residue_text(view, row)) for row in view.residue],
         )
         return html_response(200, page)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from saga_workers.serve.console.words import STATE_WORDS
-from sagas.presentation.access_lines import access_text
+from saga_workers.serve.console.words import REQUEST_WORDS, STATE_WORDS
+from sagas.presentation.access_lines import access_text, told_once
 from sagas.presentation.styled_text import error_text, parse_timestamp
-from sagas.protocol.saga_view import ParkedView, SagaView, StepView
+from sagas.protocol.saga_view import DecisionView, ParkedView, SagaView, StepView
 from sagas.text.shortening import shorten
 
 MAX_EVENTS = 200
@@ -37,7 +37,7 @@ class Story:
 
 def story_of(view: SagaView) -> Story:
     """The events that the view has times for."""
-    timed = [(time, event) for event in _events(view) if (time := parse_timestamp(event.at)) is not None]
+    timed = [(time, event) for event in _events(told_once(view)) if (time := parse_timestamp(event.at)) is not None]
     events = tuple(event for _, event in sorted(timed, key=lambda pair: pair[0]))
     if len(events) <= MAX_EVENTS:
         return Story(events, 0, ())
@@ -56,11 +56,7 @@ def _events(view: SagaView) -> Iterator[StoryEvent]:
     for parked in view.parked:
         yield _parked_event(parked, names.get(parked.step, parked.step))
     for decision in view.operator:
-        about = f" {decision.step}" if decision.step else ""
-        because = f", because: {decision.reason}" if decision.reason else ""
-        yield StoryEvent(
-            decision.at, shorten(f"{decision.who} decided: {decision.decision}{about}{because}", _MAX_TEXT)
-        )
+        yield _decision_event(decision, names.get(decision.step, decision.step))
     for notification in view.notifications:
         if notification.ended_at:
             state = (notification.state or "ended").lower()
@@ -85,6 +81,16 @@ def _step_events(step: StepView) -> Iterator[StoryEvent]:
         yield StoryEvent(undo.ended_at, f"{name}: undo {undo.state.lower().replace('_', ' ')}", "info")
     if confirm and confirm.ended_at:
         yield StoryEvent(confirm.ended_at, f"{name}: confirmation {confirm.state.lower().replace('_', ' ')}")
+
+
+def _decision_event(decision: DecisionView, name: str) -> StoryEvent:
+    about = f" about {name}" if name else ""
+    given = "" if decision.arguments is None else ", with other arguments"
+    given += ", with a corrected definition" if decision.definition else ""
+    because = f", because: {decision.reason}" if decision.reason else ""
+    proof = f"; known from: {decision.evidence}" if decision.evidence else ""
+    word = REQUEST_WORDS.get(decision.decision, decision.decision).lower()
+    return StoryEvent(decision.at, shorten(f"{decision.who} decided{about}: {word}{given}{because}{proof}", _MAX_TEXT))
 
 
 def _parked_event(parked: ParkedView, name: str) -> StoryEvent:

@@ -25,8 +25,10 @@ from saga_workers.serve.console_path import ROOT
 from sagas.presentation.html_page import STYLE_SHEET, served_page
 from sagas.presentation.styled_text import format_duration, local_time, parse_timestamp
 from sagas.presentation.web_ui_text import STATE_SYMBOLS
-from sagas.text.printable import printable_line
-from sagas.text.shortening import counted, shorten
+from sagas.protocol.size_limits import is_omitted, measure
+from sagas.text.exact_json import readable_json
+from sagas.text.printable import printable, printable_line
+from sagas.text.shortening import counted, shorten, shorten_middle
 
 STYLE_PATH = f"{ROOT}/style.css"
 ICON_PATH = f"{ROOT}/icon.svg"
@@ -37,6 +39,9 @@ ICON = (
 _FOLDER = Path(__file__).parent / "templates"
 _LONGEST = 300
 """Characters of a text that somebody else has written."""
+
+_LONGEST_JSON = 20_000
+"""Characters of the input of a saga, or of the arguments of a call."""
 
 
 def style_sheet() -> str:
@@ -77,6 +82,13 @@ def batch_path(batch: str) -> str:
 
 def _short(text: object, limit: int = _LONGEST) -> str:
     return shorten(printable_line(str(text)), limit)
+
+
+def _pretty_json(value: object) -> str:
+    """A value as JSON on several lines; of a long one the beginning and the end."""
+    if is_omitted(value) and isinstance(value, dict) and "bytes" in value:
+        return f"too large for the view of the saga: {measure(value)}"
+    return shorten_middle(printable(readable_json(value, indent=2)), _LONGEST_JSON)
 
 
 def _sentence(message: str) -> str:
@@ -124,6 +136,7 @@ def _environment() -> Environment:
     filters: Mapping[str, Any] = {
         "short": _short,
         "sentence": _sentence,
+        "pretty_json": _pretty_json,
         "moment": _moment,
         "ago": _ago,
         "saga_path": saga_path,
