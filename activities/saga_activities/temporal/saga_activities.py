@@ -41,6 +41,7 @@ from saga_activities.temporal.activity_attempt import (
     note_no_effect,
 )
 from saga_activities.temporal.attempt_errors import not_performed_error, temporal_result, to_application_error
+from saga_activities.temporal.bounded_errors import bounded_error
 from saga_activities.temporal.definition_loader import DefinitionLoader
 from sagas.bulk.names import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.errors import InfrastructureError, RefusedError, SagaError, UsageError
@@ -135,7 +136,10 @@ class SagaActivities:
                 type=REFUSED_TYPE,
                 non_retryable=True,
             )
-        return raw_json(await self._perform_activity(info, args[0].payload))
+        try:
+            return raw_json(await self._perform_activity(info, args[0].payload))
+        except Exception as error:  # noqa: BLE001 - it would be sent with its causes, and all their tracebacks
+            raise bounded_error(error, info).with_traceback(error.__traceback__) from None
 
     async def _perform_activity(self, info: activity.Info, payload: Payload) -> Any:
         if info.activity_type in BULK_ACTIVITIES and self._bulk is not None:

@@ -15,6 +15,15 @@ def shorten_middle(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit // 2 - 3]} … {text[-limit // 2 :]}"
 
 
+def shorten_middle_bytes(text: str, limit: int) -> str:
+    """The beginning and the end of a text, in at most ``limit`` bytes of UTF-8."""
+    data = text.encode(errors="replace")
+    if len(data) <= limit:
+        return text
+    half = (limit - len(" … ".encode())) // 2
+    return f"{data[:half].decode(errors='ignore')} … {data[-half:].decode(errors='ignore')}"
+
+
 def join_names(names: Sequence[str], limit: int) -> str:
     """`reserve, charge and 3 more`."""
     return ", ".join(names[:limit]) + and_more(len(names) - limit)

@@ -20,7 +20,9 @@ from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import REFUSED_TYPE, decode_failure
 from sagas.protocol.saga_view import ReasonView, SagaView
+from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS
 from sagas.text.json_values import encodable
+from sagas.text.shortening import shorten_middle
 from sagas.workflow.json_payloads import failure_details, raw_json
 
 if TYPE_CHECKING:
@@ -37,11 +39,12 @@ _TIMEOUTS: Mapping[TimeoutType | None, str] = {
 class SagaApplicationError(ApplicationError):
     """A failure whose message stands alone: Temporal would add where in the engine it was raised.
 
-    The message may have text from data: what UTF-8 cannot express becomes `?`, or the failure would arrive empty.
+    The message may have text from data: it is bounded, and what UTF-8 cannot express becomes `?`, or the failure would
+    arrive empty.
     """
 
     def __init__(self, message: str, *details: Any, **options: Any) -> None:
-        super().__init__(encodable(message), *details, **options)
+        super().__init__(encodable(shorten_middle(message, MAX_MESSAGE_CHARACTERS)), *details, **options)
 
     @property
     def __traceback__(self) -> None:
@@ -50,6 +53,10 @@ class SagaApplicationError(ApplicationError):
     @__traceback__.setter
     def __traceback__(self, value: object) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Python keeps the real traceback for the log; only the failure sent to Temporal has none."""
+
+
+class UnexpectedError(SagaApplicationError):
+    """An unforeseen error of an activity, so the log has its traceback."""
 
 
 def refused_error(message: str) -> SagaApplicationError:

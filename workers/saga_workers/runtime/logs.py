@@ -21,7 +21,7 @@ from saga_activities.attempt_context import ObservedAttempt
 from sagas.settings.masking import mask, mask_properties
 from sagas.text.author_values import text_of
 from sagas.text.printable import printable, printable_json, printable_line
-from sagas.workflow.failures import SagaApplicationError
+from sagas.workflow.failures import SagaApplicationError, UnexpectedError
 
 LogFormat = Literal["text", "json"]
 
@@ -54,7 +54,7 @@ def _is_no_response(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, asyncio.CancelledError | CancelledError):
         record.msg, record.args, record.exc_info = "the attempt was cancelled before it had ended", (), None
-    return not isinstance(error, SagaApplicationError)
+    return not isinstance(error, SagaApplicationError) or isinstance(error, UnexpectedError)
 
 
 def fields(**fields: Any) -> dict[str, Any]:

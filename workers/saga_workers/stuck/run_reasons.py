@@ -9,6 +9,7 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client as Temporal
 
+from saga_workers.temporal.attempt_failure import latest_failure
 from saga_workers.temporal.run_history import last_task_failure
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunDescription, no_poller_message, nobody_answers
@@ -17,7 +18,14 @@ from saga_workers.views.run_facts import iso_time
 from saga_workers.views.saga_view import parse_activity_id
 from sagas.bulk.names import BULK_ACTIVITIES
 from sagas.protocol.outcomes import PAUSED
-from sagas.protocol.payloads import LOAD_ACTIVITY, LOCK_ACTIVITY, RELEASE_ACTIVITY, UNDO_SUFFIX
+from sagas.protocol.payloads import (
+    LOAD_ACTIVITY,
+    LOCK_ACTIVITY,
+    NESTED_ACTIVITY,
+    RELEASE_ACTIVITY,
+    RESET_ACTIVITY,
+    UNDO_SUFFIX,
+)
 from sagas.protocol.saga_view import SagaView
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
@@ -30,6 +38,8 @@ _ACTIVITIES = {
     LOAD_ACTIVITY: "loading its definition",
     LOCK_ACTIVITY: "the request for its locks",
     RELEASE_ACTIVITY: "the release of its locks",
+    RESET_ACTIVITY: "the question what it had done before its reset",
+    NESTED_ACTIVITY: "the question how a nested saga has ended",
     **{name: name for name in BULK_ACTIVITIES},
 }
 """The labels of activities that belong to no step; the others are shown by their id, which names their step."""
@@ -70,7 +80,7 @@ async def temporal_reasons(
         elif waiting and (postponed := await _postponed(activity, workers.server_time)) is not None:
             reasons.append(f"{what} {postponed}")
         elif activity.attempt > MANY_ATTEMPTS and not _is_reported(activity.activity_id, reported_steps):
-            last = activity.last_failure.message or "no answer"
+            last = printable_line(latest_failure(activity).message) or "no answer"
             reasons.append(f"{what} was attempted {activity.attempt} times; the last failure: {last}")
             if activity.activity_type.name == RELEASE_ACTIVITY:
                 reasons.append(f"if they cannot be released: {release_command(run.id)}")

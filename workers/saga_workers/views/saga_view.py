@@ -23,6 +23,7 @@ from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import verified_view
+from saga_workers.temporal.attempt_failure import latest_failure
 from saga_workers.temporal.claimed_states import carried_start, closed_view, may_be_undone, visible_state
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
@@ -310,7 +311,7 @@ async def _with_attempts(row: _Row, activity: PendingActivityInfo, converter: Da
 
 
 async def _failure(activity: PendingActivityInfo, converter: DataConverter) -> Failure:
-    error = await converter.decode_failure(activity.last_failure)
+    error = await converter.decode_failure(latest_failure(activity))
     failure = activity_outcome(error).failure if isinstance(error, FailureError) else None
     return failure or Failure(type(error).__name__, str(error))
 
