@@ -29,7 +29,7 @@ from saga_workers.temporal.server_time import ServerTime
 from saga_workers.worker.guard_retention import HORIZON_MARGIN, GuardRetention, longest_attempt, retention_horizon
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import action
-from sagas.protocol.payloads import OUTCOME_MEMO, STARTED_AT_MEMO
+from sagas.protocol.payloads import BULK_MEMO, OUTCOME_MEMO, STARTED_AT_MEMO
 from sagas.settings import SqlConnection
 from tests.helpers import eager_start
 from tests.helpers.database_servers import DatabaseServer
@@ -374,6 +374,22 @@ async def test_a_start_with_a_later_time_in_its_memo_hides_no_open_saga(quiet_sh
     )
     began = (await handle.describe()).start_time.timestamp()
     assert await until(lambda: horizon(client)) == pytest.approx(began, abs=0.001)
+
+
+@pytest.mark.parametrize("queue", ["own", "billing"])
+async def test_a_start_with_an_earlier_time_in_its_memo_keeps_no_rows(quiet_shop: Shop, queue: str) -> None:
+    """A run that stays open for ever would end every purge."""
+    client, _ = quiet_shop
+    handle = await client.temporal.start_workflow(
+        "waiting" if queue == "own" else "anything",
+        {},
+        id=f"waiting-{uuid.uuid4()}",
+        task_queue=client.project.settings.temporal.task_queue if queue == "own" else queue,
+        memo={STARTED_AT_MEMO: 0, BULK_MEMO: "bulk~of-nobody"},
+    )
+    began = (await handle.describe()).start_time.timestamp()
+    assert await until(lambda: horizon(client)) == pytest.approx(began, abs=0.001)
+    await handle.terminate("a test")
 
 
 async def horizon(client: Client) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -25,6 +25,7 @@ from saga_workers.runtime.logs import fields
 from saga_workers.temporal.claimed_states import carried_start, closed_view
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.worker.earlier_starts import has_begun_before
 from sagas.definition.model import Definition
 from sagas.errors import SagaError
 
@@ -134,9 +135,9 @@ async def retention_horizon(locator: Locator, *, before: float) -> float | None:
     Times are seconds since the epoch. Every open workflow in the namespace counts, whatever its type: a horizon that is
     too low only keeps rows longer. Raises RPCError if Temporal does not answer.
     """
-    running = [await _started_at(run) async for run in list_runs(locator.temporal, "ExecutionStatus = 'Running'")]
+    running = await _earliest_start(locator, list_runs(locator.temporal, "ExecutionStatus = 'Running'"), before)
     undoable = await _earliest_undoable(locator, 0.0, before)
-    times = [began for began in (*running, undoable) if began is not None and began < before]
+    times = [began for began in (running, undoable) if began is not None and began < before]
     return min(times, default=None)
 
 
@@ -151,23 +152,37 @@ async def _earliest_undoable(locator: Locator, since: float, until: float) -> fl
     if count == 0:
         return None
     if count <= _FEW_RUNS or until - since < 1.0:
-        return min(
-            [
-                await _started_at(run)
-                async for run in list_runs(locator.temporal, within)
-                if await _may_be_undone(locator, run)
-            ],
-            default=None,
-        )
+        return await _earliest_start(locator, _undoable_runs(locator, within), before=until)
     middle = (since + until) / 2
     earlier = await _earliest_undoable(locator, since, middle)
     return earlier if earlier is not None else await _earliest_undoable(locator, middle, until)
 
 
-async def _started_at(run: RunInfo) -> float:
-    """The time at which the saga started: a continued run carries the start of the first one in its memo."""
-    carried = await carried_start(run)
-    return run.start_time.timestamp() if carried is None else carried
+async def _earliest_start(locator: Locator, runs: AsyncIterator[RunInfo], before: float) -> float | None:
+    """The earliest start of the sagas of these runs; None if none is before ``before``. A continued run carries the
+    start of the first one in its memo, which is verified in the order of the times: few have to be.
+    """
+    earliest: float | None = None
+    claims: list[tuple[float, RunInfo]] = []
+    async for run in runs:
+        began, claimed = run.start_time.timestamp(), await carried_start(run)
+        if claimed is not None and claimed < before:
+            claims.append((claimed, run))
+        if began < before and (earliest is None or began < earliest):
+            earliest = began
+    for claimed, run in sorted(claims, key=lambda claim: claim[0]):
+        if earliest is not None and claimed >= earliest:
+            break
+        is_own = locator.settings is None or run.task_queue == locator.settings.temporal.task_queue
+        if await has_begun_before(locator.temporal, run, claimed, locator.keys if is_own else None):
+            return claimed
+    return earliest
+
+
+async def _undoable_runs(locator: Locator, query: str) -> AsyncIterator[RunInfo]:
+    async for run in list_runs(locator.temporal, query):
+        if await _may_be_undone(locator, run):
+            yield run
 
 
 async def _may_be_undone(locator: Locator, run: RunInfo) -> bool:
