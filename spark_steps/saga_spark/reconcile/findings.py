@@ -50,7 +50,7 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
     ),
     "run_replaced": MismatchKind(
         "effects of a replaced run",
-        "A run was ended by the start of another one with another input, so the effects of the first are open.",
+        "Another run has the id of a saga, and no run of the saga will end its effects.",
     ),
     "undo_missing": MismatchKind(
         "undo without a run",

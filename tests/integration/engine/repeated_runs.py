@@ -33,4 +33,4 @@ async def repeat(client: Client, id: str, how: str, *, after: str = "go") -> Non
         await run_changes.reset_run(client.temporal, id, keeps_signals=False)
         return
     await delete(client, id)
-    await start_again(client, await client.locator.locate(id), who="anna", reason="lost")
+    await start_again(client, await client.locator.locate(id), not_ended=True, who="anna", reason="lost")

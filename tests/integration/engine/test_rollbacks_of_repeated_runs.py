@@ -100,7 +100,7 @@ async def begun_and_deleted(client: Client, saga: str, input: Any = None) -> str
 
 
 async def resume(client: Client, id: str) -> None:
-    await start_again(client, await client.locator.locate(id), who="anna", reason="lost")
+    await start_again(client, await client.locator.locate(id), not_ended=True, who="anna", reason="lost")
 
 
 async def test_a_cancel_undoes_the_steps_to_which_the_new_run_has_not_come(env: Environment) -> None:

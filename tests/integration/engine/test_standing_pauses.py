@@ -131,7 +131,7 @@ async def test_a_step_that_is_held_in_a_repeated_run_is_undone(
         else:
             await run_changes.delete_run(client.temporal, saga)
             await until(lambda: is_gone(client, saga))
-            await start_again(client, await client.locator.locate(saga), who="mia", reason="lost")
+            await start_again(client, await client.locator.locate(saga), not_ended=True, who="mia", reason="lost")
         await held(client, saga, "a")
         assert await client.cancel(saga) == "accepted"
         await until(lambda: is_compensating(client, saga))

@@ -85,6 +85,8 @@ class State:
 
 USED_AGAIN = "the id of a completed saga was started with another input"
 
+START_AGAIN = "; no ledger tells whether it had ended: look at its effects, and if it had not, start it again"
+
 STATES = (
     State(
         "an undo is parked",
@@ -215,7 +217,7 @@ STATES = (
     State(
         "a run was deleted, and its saga has open effects alone",
         deleted,
-        "open effects: take on shop: start it again",
+        "open effects: take on shop" + START_AGAIN,
         "sagas",
         "run_missing",
         metric="saga_open_effects",
@@ -224,7 +226,7 @@ STATES = (
     State(
         "a run was deleted, and its saga has only sent a command",
         command_of_deleted,
-        "open effects: ask by kafka.request: start it again",
+        "open effects: ask by kafka.request" + START_AGAIN,
         "sagas",
         "run_missing",
         metric="saga_open_effects",
@@ -233,7 +235,7 @@ STATES = (
     State(
         "the newest run was deleted, and an earlier one of the same saga is there",
         reset_and_deleted,
-        "open effects: take on shop: start it again",
+        "open effects: take on shop" + START_AGAIN,
         "sagas",
         "run_missing",
         metric="saga_open_effects",
@@ -252,7 +254,7 @@ STATES = (
     State(
         "a run was deleted, and each later start of its id was refused",
         refused_twice,
-        "open effects: take on shop: start it again",
+        "open effects: take on shop" + START_AGAIN,
         "sagas",
         "run_missing",
         metric="saga_open_effects",
@@ -261,7 +263,7 @@ STATES = (
     State(
         "a run was deleted, and only sagas nested in it have effects",
         parent_deleted,
-        "/inner: take on shop: start it again",
+        "/inner: take on shop" + START_AGAIN,
         "sagas",
         "run_missing",
         metric="saga_open_effects",

@@ -62,6 +62,11 @@ class Locator:
             self._keys = verifying_keys(self.settings)
         return self._keys
 
+    @property
+    def if_not_ended(self) -> str:
+        """The condition for a new start of a saga of which Temporal has no run, for messages."""
+        return "" if self.ledger.configured else ", if it had not ended"
+
     def within_temporal(self) -> Locator:
         """Finds the same sagas without the ledger: as far as Temporal alone knows them."""
         return Locator(self.temporal, NoLedger(), self.settings, keys=self.keys)
@@ -115,13 +120,14 @@ class Locator:
         open_there, parent = await self._open_effects(saga_id)
         nested = "" if open_there else await self.open_nested_effects(saga_id)
         if nested:
+            then = f"starts it again{self.if_not_ended}; then cancel it, or let it go on"
             return UsageError(
                 f"Temporal has no run of {saga_id} any more, and the effects of its nested sagas are open: {nested}",
-                help=f"{start_with_input(saga_id)}    starts it again; then cancel it, or let it go on",
+                help=f"{start_with_input(saga_id)}    {then}",
             )
         if open_there:
             again = saga_command("resume", saga_id)
-            then = "starts it again where its effects are; then cancel it, or let it go on"
+            then = f"starts it again where its effects are{self.if_not_ended}; then cancel it, or let it go on"
             if parent is not None:
                 again = parent_command(saga_id, await self.locate(parent))
                 then = f"it is nested in {parent}, which starts it again; then cancel {parent}, or let it go on"

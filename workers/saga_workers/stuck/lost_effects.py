@@ -86,6 +86,41 @@ async def has_ended_before(locator: Locator, saga_id: str, origin: Origin) -> bo
     return await _is_accounted_for(locator, nowhere, _RecordedOrigin(origin, origin.started_at))
 
 
+async def may_have_ended(locator: Locator, location: Location, effects: Sequence[RecordedEffect]) -> bool:
+    """True if nobody knows whether the saga with these effects has ended: Temporal has no run of it, and no ledger
+    would have its end. Raises RPCError.
+    """
+    from saga_workers.location.traces import open_origin, without_others
+
+    if not await has_no_run(locator, location, effects):
+        return False
+    origin = open_origin(effects)
+    own = effects if origin is None else without_others(effects, origin.saga, origin.input_digest)
+    newest = max((effect.created_at for effect in own), default=0.0)
+    return not locator.ledger.configured or await _is_forgotten(locator.temporal, newest)
+
+
+async def has_no_run(locator: Locator, location: Location, effects: Sequence[RecordedEffect]) -> bool:
+    """True if Temporal has no run that tells whether the saga with these effects has ended. One that was closed from
+    outside tells it only if the newest run of the id is there: one that followed by a reset may be deleted.
+    """
+    from saga_workers.location.traces import open_origin
+
+    described, origin = location.run, open_origin(effects)
+    is_gone = described is None or described.never_accepted
+    if origin is None:
+        return is_gone
+    async for run in _runs_of(locator.temporal, location):
+        if run.running or not await _is_of(locator.temporal, run, origin):
+            continue
+        if run.ended_from_outside:
+            return is_gone
+        outcome = await outcome_of(locator, run)
+        if outcome.doubt != UNVERIFIED or outcome.row is not None:
+            return False
+    return True
+
+
 def was_open_at_start(run: RunInfo, origin: Origin) -> bool:
     """True if the run is of this saga, and was open when the saga began."""
     at = origin.started_at
@@ -115,7 +150,7 @@ async def _is_accounted_for(locator: Locator, location: Location, start: _Record
         return await find_missing_parent(locator, location.saga_id, origin) is None
     if await _has_ended(locator, location, origin):
         return True
-    return location.kind != "unknown" and await _is_forgotten(locator.temporal, start)
+    return location.kind != "unknown" and await _is_forgotten(locator.temporal, start.recorded_at)
 
 
 async def _runs_of(temporal: Temporal, location: Location) -> AsyncIterator[RunInfo]:
@@ -197,6 +232,6 @@ async def _has_ended(locator: Locator, location: Location, origin: Origin) -> bo
     return story is not None and is_its_own and story.view.state in OVER
 
 
-async def _is_forgotten(temporal: Temporal, start: _RecordedOrigin) -> bool:
+async def _is_forgotten(temporal: Temporal, recorded_at: float) -> bool:
     """True if Temporal would have deleted the run of the saga, had it ended when it recorded this effect."""
-    return time.time() - start.recorded_at > await namespace_retention(temporal)
+    return time.time() - recorded_at > await namespace_retention(temporal)

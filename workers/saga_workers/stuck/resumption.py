@@ -17,14 +17,16 @@ from saga_workers.location.parent_command import parent_command
 from saga_workers.location.traces import (
     RecordedEffect,
     highest_generations,
+    open_effects,
     open_origin,
+    read_holdings,
     recorded_effects,
     undecided_undo,
     without_others,
 )
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
-from saga_workers.stuck.lost_effects import has_ended_before, lost_effects
+from saga_workers.stuck.lost_effects import has_ended_before, has_no_run, lost_effects, may_have_ended
 from saga_workers.stuck.verdict import holder_in_words
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import namespace_retention
@@ -58,7 +60,7 @@ async def start_again(
     does it and the ``reason`` are recorded with the saga.
 
     ``undone``: entries of which a person knows that their undo in another database or service has happened.
-    ``not_ended``: a person knows that the saga had not ended, although its effects are older than closed runs get.
+    ``not_ended``: a person knows that the saga had not ended, although nothing else tells.
     ``committed``: a person knows whether it was past its commit point; needed if nothing else tells.
 
     Raises RefusedError if it has ended, may have ended or be past its commit point, or can be continued otherwise;
@@ -75,7 +77,7 @@ async def start_again(
     }
     effects = await recorded_effects(client.project.settings, saga_id)
     remaining = await lost_effects(client.locator, location, effects)
-    await _refuse_held(client, location, remaining)
+    await _refuse_held(client, location, remaining, not_ended)
     await _refuse_ended(client, location, effects, remaining)
     if not not_ended:
         await _refuse_forgotten(client, location, effects, given)
@@ -87,9 +89,10 @@ async def start_again(
             help=f"start it with its input: {start_with_input(saga_id, name)}, then cancel it",
         )
     if origin is None and (nested := await client.locator.open_nested_effects(saga_id)):
+        then = f"starts it again{client.locator.if_not_ended}; then cancel it, or let it go on"
         raise RefusedError(
             f"no database has what {saga_id} was started with, and the effects of its nested sagas are open: {nested}",
-            help=f"{start_with_input(saga_id)}    starts it again; then cancel it, or let it go on",
+            help=f"{start_with_input(saga_id)}    {then}",
         )
     if origin is None:
         raise await client.locator.unknown_saga(saga_id)
@@ -112,6 +115,9 @@ async def start_again(
         saga_id, origin.saga, origin.generation, origin.input_digest or None, commit_evidence(started_with), effects
     )
     await _refuse_unknown_commit(client, traces, committed, given)
+    # An undone parent has decided about its nested sagas; who knows the commit point has looked at the participants.
+    if not not_ended and committed is None and origin.parent is None:
+        await _refuse_unknown_end(client, location, own, traces, given)
     starter = SagaStarter(
         client.locator,
         started_with,
@@ -136,7 +142,7 @@ async def start_again(
     )
 
 
-async def _refuse_held(client: Client, location: Location, lost: Sequence[RecordedEffect]) -> None:
+async def _refuse_held(client: Client, location: Location, lost: Sequence[RecordedEffect], not_ended: bool) -> None:
     """Raise RefusedError if another workflow is open under the id, which may have effects of its own.
 
     A run of the same saga that has parked at the effects of this one has none.
@@ -148,14 +154,15 @@ async def _refuse_held(client: Client, location: Location, lost: Sequence[Record
     is_same = run.workflow_type == origin.saga and described is location.run
     if is_same and (await read_view(client.locator, id)).state == "PARKED":
         return
+    again = saga_command("resume", location.saga_id)
+    held = f"{holder_in_words(run)} has the id {id} and is open, so {origin.saga} cannot be started again"
+    if not not_ended and await may_have_ended(client.locator, location, lost):
+        raise RefusedError(held, help=f"wait for its end; then {again}, unless {origin.saga} had ended")
     is_own = run.workflow_type in client.project.definitions
     is_own = is_own and run.task_queue == client.project.settings.temporal.task_queue
     terminate = f"temporal workflow terminate --workflow-id {shlex.quote(id)}"
     ending = saga_command("cancel", location.saga_id) if is_own else terminate
-    raise RefusedError(
-        f"{holder_in_words(run)} has the id {id} and is open, so {origin.saga} cannot be started again",
-        help=f"wait for its end, or end it: {ending}; then {saga_command('resume', location.saga_id)}",
-    )
+    raise RefusedError(held, help=f"wait for its end, or end it: {ending}; then {again}")
 
 
 async def _refuse_ended(
@@ -191,17 +198,44 @@ async def _refuse_nested(client: Client, saga_id: str, parent_id: str) -> None:
 async def _refuse_forgotten(
     client: Client, location: Location, effects: Sequence[RecordedEffect], given: Mapping[str, Any]
 ) -> None:
-    """Raise RefusedError for a saga that nobody knows, if Temporal would have deleted its run after its end."""
-    if location.kind != "unknown" or not effects:
+    """Raise RefusedError for a saga without a run, if Temporal would have deleted it after its end."""
+    origin = open_origin(effects)
+    own = effects if origin is None else without_others(effects, origin.saga, origin.input_digest)
+    if not own or not await has_no_run(client.locator, location, effects):
         return
-    newest = max(effect.created_at for effect in effects)
+    newest = max(effect.created_at for effect in own)
     now = await ServerTime(client.temporal).now()
     if now is not None and now - newest < await namespace_retention(client.temporal):
         return
-    raise RefusedError(
-        f"{location.saga_id} may have ended: its effects are older than Temporal keeps closed runs, "
-        "and no ledger has it",
-        help=f"if it had not, {saga_command('resume', location.saga_id, **{**given, 'not_ended': True})}",
+    raise _may_have_ended(location.saga_id, "its effects are older than Temporal keeps closed runs", own, given)
+
+
+async def _refuse_unknown_end(
+    client: Client,
+    location: Location,
+    effects: Sequence[RecordedEffect],
+    traces: CommitTraces,
+    given: Mapping[str, Any],
+) -> None:
+    """Raise RefusedError for a saga without a run that may have completed. ``effects``: its own ones.
+
+    It had not ended if a step that each completed saga has made is not there, or if it holds anything.
+    """
+    if client.locator.ledger.configured or not await has_no_run(client.locator, location, effects):
+        return
+    made = {effect.entry.partition("#")[0] for effect in effects if effect.open}
+    if not made.issuperset(traces.evidence.needed) or await read_holdings(client.project.settings, location.saga_id):
+        return
+    raise _may_have_ended(location.saga_id, "no step shows that it had stopped before its end", effects, given)
+
+
+def _may_have_ended(
+    saga_id: str, why: str, effects: Sequence[RecordedEffect], given: Mapping[str, Any]
+) -> RefusedError:
+    look = f"look at its effects ({open_effects(effects)})"
+    return RefusedError(
+        f"{saga_id} may have ended, so that its effects are meant to stay: {why}, and no ledger has it; {look}",
+        help=f"if it had not, {saga_command('resume', saga_id, **{**given, 'not_ended': True})}",
     )
 
 

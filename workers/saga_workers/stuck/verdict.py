@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.parent_command import is_undone
-from saga_workers.stuck.lost_effects import has_ended_before, lost_effects
+from saga_workers.stuck.lost_effects import has_ended_before, lost_effects, may_have_ended
 from saga_workers.stuck.missing_parents import MissingParent, find_missing_parent
 from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.saga_input import first_input
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from saga_workers.location.traces import RecordedEffect
 
 RUN_DELETED = "Temporal has no run of it any more"
+
+_IF_IT_HAD_NOT = "no ledger tells whether it had ended: look at its effects, and if it had not"
 
 Verdict = Literal["deleted", "replaced", "id taken", "terminated", "claim left", "undo deleted"]
 """``deleted``: Temporal has no run of the saga any more. ``replaced``: a later run has its id, of another workflow, or
@@ -49,7 +51,8 @@ class OpenSaga:
     ``saga``: its name, if known. ``holds``: what it has in the databases, in words. ``outcome``: what `saga resume`
     does with it, if that is known. ``parent``: the id of the saga that starts a deleted nested one again. ``holder``:
     the run that has its id, in words, if it is one of another workflow; ``is_held``: it is open, and has the
-    ``held`` id. ``view``: that of an interrupted undo.
+    ``held`` id. ``view``: that of an interrupted undo. ``may_have_ended``: nobody knows whether it had ended, so that
+    its effects may be meant to stay.
     """
 
     saga_id: str
@@ -62,6 +65,7 @@ class OpenSaga:
     is_held: bool = False
     held: str = "its id"
     view: SagaView | None = None
+    may_have_ended: bool = False
 
     @property
     def command(self) -> str:
@@ -83,13 +87,18 @@ class OpenSaga:
                     return f"{what}: it is nested in {self.parent}, which starts it again; see `{self.command}`"
                 if self.outcome:
                     return f"{what}: `{self.command}` {self.outcome}"
-                return f"{what}: start it again with `{self.command}`, then cancel it or let it go on"
+                return self._unless_ended(what, f"start it again with `{self.command}`, then cancel it or let it go on")
             case "replaced" if self.is_held:
                 what = f"{self.holder} has {self.held}, and its own effects are open ({holds})"
-                return f"{what}: end that run, or wait for its end, and then `{self.command}`"
+                ended = "wait for the end of that run" if self.may_have_ended else "end that run, or wait for its end"
+                return self._unless_ended(what, f"{ended}, and then `{self.command}`")
             case "replaced" if self.holder:
                 what = f"{self.holder} has had its id since, and its own effects are open ({holds})"
-                return f"{what}: continue it with `{self.command}`"
+                return self._unless_ended(what, f"continue it with `{self.command}`")
+            case "replaced" if self.may_have_ended:
+                what = f"an earlier saga with its id, of which Temporal has no run any more, has effects ({holds})"
+                own = f"otherwise start this one with an id of its own, see `{saga_command('show', self.saga_id)}`"
+                return f"{self._unless_ended(what, f'continue it with `{self.command}`')}; {own}"
             case "replaced":
                 what = "a run with another input was ended by the start of this one, and its effects are open"
                 return f"{what} ({holds}): continue that run with `{self.command}`"
@@ -103,12 +112,19 @@ class OpenSaga:
             case "claim left":
                 return f"its bulk workflow was closed before it ended: continue it with `{self.command}`"
 
+    def _unless_ended(self, what: str, remedy: str) -> str:
+        return f"{what}; {_IF_IT_HAD_NOT}, {remedy}" if self.may_have_ended else f"{what}: {remedy}"
+
     def merged_with(self, other: OpenSaga | None) -> OpenSaga:
         """One finding of the two about a saga, which has what each of them says that it has."""
         if other is None:
             return self
         named = self if self.saga is not None else other
-        return replace(named, holds=tuple(dict.fromkeys((*other.holds, *self.holds))))
+        return replace(
+            named,
+            holds=tuple(dict.fromkeys((*other.holds, *self.holds))),
+            may_have_ended=self.may_have_ended and other.may_have_ended,
+        )
 
     @property
     def bare_view(self) -> SagaView:
@@ -188,31 +204,36 @@ async def lost_saga(
             return OpenSaga(location.saga_id, "deleted", origin.saga, named, outcome)
         missing = await find_missing_parent(locator, location.saga_id, origin)
         if missing is not None:
-            return _parent_of_effects(missing, f"open effects of {location.saga_id}: {open_effects(lost)}")
+            named = f"open effects of {location.saga_id}: {open_effects(lost)}"
+            return _parent_of_effects(missing, named, may_have_ended=not locator.ledger.configured)
     saga = location.saga if origin is None else origin.saga
     parent = None if origin is None else origin.parent
     holds = (f"open effects: {open_effects(lost)}", *held)
+    # One that holds something has not ended.
+    may_have = not held and parent is None and await may_have_ended(locator, location, lost)
     described, undo = location.run, location.undo
     if undo is not None and undo.run.running and parent is None:
-        holder, held = holder_in_words(undo.run), "the id of its undo"
-        return OpenSaga(location.saga_id, "replaced", saga, holds, holder=holder, is_held=True, held=held)
+        holder, held_id = holder_in_words(undo.run), "the id of its undo"
+        replaced = OpenSaga(location.saga_id, "replaced", saga, holds, holder=holder, is_held=True, held=held_id)
+        return replace(replaced, may_have_ended=may_have)
     if described is None or described.never_accepted or parent is not None or origin is None:
-        return OpenSaga(location.saga_id, "deleted", saga, holds, parent=parent)
+        return OpenSaga(location.saga_id, "deleted", saga, holds, parent=parent, may_have_ended=may_have)
     run = described.run
     if run.close_time is not None and run.close_time.timestamp() < origin.started_at:
-        return OpenSaga(location.saga_id, "deleted", saga, holds)
+        return OpenSaga(location.saga_id, "deleted", saga, holds, may_have_ended=may_have)
     is_other = run.workflow_type != origin.saga or run.running
     holder = holder_in_words(run) if is_other else ""
-    return OpenSaga(location.saga_id, "replaced", saga, holds, holder=holder, is_held=is_other and run.running)
+    other = OpenSaga(location.saga_id, "replaced", saga, holds, holder=holder, is_held=is_other and run.running)
+    return replace(other, may_have_ended=may_have)
 
 
-def _parent_of_effects(missing: MissingParent, holds: str) -> OpenSaga:
+def _parent_of_effects(missing: MissingParent, holds: str, *, may_have_ended: bool) -> OpenSaga:
     """The missing saga to whose nested sagas the effects belong; its name is not known."""
     holder = missing.holder
     if holder is None:
-        return OpenSaga(missing.saga_id, "deleted", None, (holds,))
-    words, is_held = holder_in_words(holder), holder.running
-    return OpenSaga(missing.saga_id, "replaced", None, (holds,), holder=words, is_held=is_held)
+        return OpenSaga(missing.saga_id, "deleted", None, (holds,), may_have_ended=may_have_ended)
+    other = OpenSaga(missing.saga_id, "replaced", None, (holds,), holder=holder_in_words(holder))
+    return replace(other, is_held=holder.running, may_have_ended=may_have_ended)
 
 
 def holder_in_words(run: RunInfo) -> str:
@@ -240,8 +261,11 @@ async def replaced_saga(
     workflow_type = described.run.workflow_type
     if not began_later and same_start(origin, workflow_type, await first_input(locator.temporal, described)):
         return None
-    verdict = "id taken" if await has_ended_before(locator, saga_id, origin) else "replaced"
-    return OpenSaga(saga_id, verdict, origin.saga, (open_effects(effects),))
+    holds = (open_effects(effects),)
+    if await has_ended_before(locator, saga_id, origin):
+        return OpenSaga(saga_id, "id taken", origin.saga, holds)
+    may_have = await may_have_ended(locator, Location(saga_id, described), effects)
+    return OpenSaga(saga_id, "replaced", origin.saga, holds, may_have_ended=may_have)
 
 
 async def terminated_saga(locator: Locator, run: RunInfo, view: SagaView) -> OpenSaga | None:

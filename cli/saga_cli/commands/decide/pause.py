@@ -92,7 +92,7 @@ def resume(
         typer.Option(metavar="STEP", help="its undo in another database or service has happened; repeatable"),
     ] = None,
     not_ended: Annotated[
-        bool, typer.Option("--not-ended", help="it had not ended, although its run was deleted long ago")
+        bool, typer.Option("--not-ended", help="it had not ended, although its run was deleted")
     ] = False,
     committed: Annotated[
         bool | None,
