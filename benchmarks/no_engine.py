@@ -62,7 +62,7 @@ def run_sagas(url: str, run: str, todo: Iterator[Payment]) -> None:
                     number, payment = next(numbered, (0, None))
                 if payment is None:
                     return
-                _run_saga(connection, f"{run}-{number}", payment)
+                run_saga(connection, f"{run}-{number}", payment)
 
     threads = [threading.Thread(target=work) for _ in range(THREADS)]
     for thread in threads:
@@ -71,7 +71,8 @@ def run_sagas(url: str, run: str, todo: Iterator[Payment]) -> None:
         thread.join()
 
 
-def _run_saga(connection: psycopg.Connection[Any], id: str, payment: Payment) -> None:
+def run_saga(connection: psycopg.Connection[Any], id: str, payment: Payment) -> bool:
+    """Run the three steps; False if one is not possible, and those before it are undone."""
     for step in range(STEPS):
         account = payment.second if step == 1 else payment.account
         amount = payment.amount + (payment.excess if step == 1 else 0)
@@ -80,7 +81,8 @@ def _run_saga(connection: psycopg.Connection[Any], id: str, payment: Payment) ->
         except (_NoRow, psycopg.errors.CheckViolation):
             for done in reversed(range(step)):
                 _perform(connection, f"{id}/{done}", "undo", -payment.amount, payment.account)
-            return
+            return False
+    return True
 
 
 class _NoRow(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import statistics
 import time
@@ -46,10 +47,14 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and its children."""
+    """User and system time of a process and its children, with those that have ended and been waited for."""
     process = psutil.Process(pid)
-    times = [process.cpu_times()] + [child.cpu_times() for child in process.children(recursive=True)]
-    return sum(used.user + used.system for used in times)
+    used = 0.0
+    for each in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = each.cpu_times()
+            used += times.user + times.system + times.children_user + times.children_system
+    return used
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:

@@ -1,0 +1,1 @@
+"""The saga as Restate's guide on sagas writes it, with the Python SDK."""

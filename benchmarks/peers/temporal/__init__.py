@@ -1,0 +1,1 @@
+"""The saga by hand on the plain Temporal SDK."""
