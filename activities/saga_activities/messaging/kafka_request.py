@@ -8,7 +8,9 @@ state of the row               what the attempt does
 new                            writes the command and registers itself as the waiter, in one transaction
 no reply yet                   registers itself as the waiter; the command is already in the outbox
 a reply                        returns it as the outcome
-a command whose undo was sent  late: a run of the saga that was deleted has undone it, or is undoing it
+a command whose undo was sent  late: a run of the saga that was deleted has undone it, or is undoing it; so it is if a
+                               guarded action has undone it in this database
+a command of another saga      parks: its effect is not that of this one, nor of a run with another input
 sealed                         late: the saga rolled back before the command was written, and it never will be
 a refused undo or confirm,     an operator has chosen to retry, or a new run undoes the saga: clears the refusal and
 in a new call                  writes the command again
@@ -32,9 +34,10 @@ from saga_activities.attempt_context import AttemptContext, ReplyPending
 from saga_activities.connections import DatabaseConnections
 from saga_activities.database_clock import DatabaseNow
 from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.rules import done_by_another
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.stored_values import StoredValues, stored_values
-from saga_activities.guard.tables import request_table
+from saga_activities.guard.tables import guard_table, request_table
 from saga_activities.input_limits import MAX_RESPONSE_BYTES
 from saga_activities.kafka.record_codec import (
     CONFIRMS_HEADER,
@@ -52,6 +55,7 @@ from sagas.actions.message_headers import UnreadableHeader
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
 from sagas.errors import UsageError
 from sagas.input_limits import MAX_RESULT_VALUES
+from sagas.protocol.origin import is_of_another_saga
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.protocol.size_limits import limit_size, omitted
@@ -91,8 +95,11 @@ class KafkaRequestAction:
 
         async def request(sql: SqlSession) -> Any:
             row = await lock_request(sql, _row_values(invocation, attempt, reply_topic))
-            if invocation.op == "do" and not row.is_new and await _is_undo_sent(sql, invocation.key):
-                return _UNDONE
+            if invocation.op == "do" and not row.is_new:
+                if await _is_undone(sql, invocation):
+                    return _UNDONE
+                if row.outcome != SEALED and is_of_another_saga(row.origin, invocation.origin):
+                    return replace(done_by_another(), marker="not_own")
             is_repeated = invocation.op != "do" and row.is_refused and _is_new_call(row, waiter)
             if row.outcome is not None and not is_repeated:
                 return _recorded_outcome(row, attempt)
@@ -137,12 +144,16 @@ class KafkaRequestAction:
         return await guard.run_probe(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)
 
 
-async def _is_undo_sent(sql: SqlSession, forward_key: str) -> bool:
-    """True if there is an undo of the command that the participant has not refused."""
-    columns = request_table.c
-    keys = [f"{forward_key}/undo", *(f"{forward_key}/undo.{number}" for number in range(1, _MOST_ALTERNATES))]
+async def _is_undone(sql: SqlSession, command: Invocation) -> bool:
+    """True if there is an undo of the command that the participant has not refused, or an action has undone it here."""
+    columns, key = request_table.c, command.key
+    keys = [f"{key}/undo", *(f"{key}/undo.{number}" for number in range(1, _MOST_ALTERNATES))]
     accepted = sa.or_(columns.outcome.is_(None), columns.outcome == DONE)
-    return bool(await sql.all(sa.select(columns.step_key).where(columns.step_key.in_(keys), accepted)))
+    if await sql.all(sa.select(columns.step_key).where(columns.step_key.in_(keys), accepted)):
+        return True
+    guarded, entry = guard_table.c, (command.saga_id, command.entry, command.generation)
+    is_entry = (guarded.saga_id == entry[0], guarded.step == entry[1], guarded.generation == entry[2])
+    return bool(await sql.all(sa.select(guarded.op).where(*is_entry, guarded.op == "own_undo")))
 
 
 def _recorded_outcome(row: RequestRow, attempt: AttemptContext) -> Outcome:
@@ -275,7 +286,7 @@ class WaitingAttempt:
 @dataclass(frozen=True, slots=True)
 class RequestRow:
     """A row as read. ``outcome`` is None before the reply. ``reply_topic`` and ``reply_token`` are what a reply must
-    have.
+    have. ``origin``: see :mod:`sagas.protocol.origin`; its values may be encrypted.
     """
 
     outcome: str | None
@@ -283,6 +294,7 @@ class RequestRow:
     waiter: WaitingAttempt | None
     reply_topic: str | None = None
     reply_token: str | None = field(default=None, repr=False)
+    origin: str | None = None
 
     @property
     def is_new(self) -> bool:
@@ -359,9 +371,9 @@ def verify_sender(reply: Reply, row: RequestRow, token_required: bool) -> None:
         raise RefusedReply(f"the header {REPLY_TOKEN_HEADER} is not that of the command")
 
 
-def _select_row(key: str) -> sa.Select[Any, Any, Any, Any, Any, Any]:
+def _select_row(key: str) -> sa.Select[Any, Any, Any, Any, Any, Any, Any]:
     columns = request_table.c
-    read = (columns.outcome, columns.data, columns.token, columns.reply_topic, columns.reply_token)
+    read = (columns.outcome, columns.data, columns.token, columns.reply_topic, columns.reply_token, columns.origin)
     return sa.select(columns.step_key, *read).where(columns.step_key == key)
 
 
@@ -369,7 +381,7 @@ def _to_request_row(row: Any, stored: StoredValues) -> RequestRow:
     token = stored.decrypt_json(request_place(row.step_key, "token"), row.token)
     data = stored.decrypt_json(request_place(row.step_key, "data"), row.data)
     waiter = None if token is None else WaitingAttempt.from_text(token)
-    return RequestRow(row.outcome, data, waiter, row.reply_topic, row.reply_token)
+    return RequestRow(row.outcome, data, waiter, row.reply_topic, row.reply_token, row.origin)
 
 
 def _insert_statement(dialect: str) -> str:

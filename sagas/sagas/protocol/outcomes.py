@@ -23,15 +23,18 @@ from sagas.text.masked_texts import TextMask
 
 OutcomeKind = Literal["done", "rejected", "failed", "unknown", "late"]
 
-Marker = Literal["nothing_to_undo", "confirmed", "elsewhere", "sealed", "absent", "unknown_effect", "skipped"]
+Marker = Literal[
+    "nothing_to_undo", "confirmed", "elsewhere", "sealed", "absent", "unknown_effect", "skipped", "not_own"
+]
 """Details that the guard or a probe adds to an outcome.
 
 ``nothing_to_undo``: the undo sealed the step, or found it sealed. ``confirmed``: the step was confirmed and this guard
 has no action that undoes a confirmed effect; nothing was changed. ``elsewhere``: the undo or confirm was decided here,
 its action runs on another connection. A seal that finds either of these two in the row of the undo has the result of
-the step. ``sealed``: a seal won, the step never happened and never will. ``absent``: a
-probe found no effect. ``unknown_effect``: the step is known to be done, but the guard has no row of it. ``skipped``:
-the rows of an automatic compensation stay as they are, because an operator has skipped it.
+the step. ``sealed``: a seal won, the step never happened and never will. ``absent``: a probe found no effect.
+``not_own``: the effect of another saga has the key, so this one has none. ``unknown_effect``: the step is known to be
+done, but the guard has no row of it. ``skipped``: the rows of an automatic compensation stay as they are, because an
+operator has skipped it.
 """
 
 
@@ -174,7 +177,7 @@ def merge_outcome(
     after a timeout may mean that the first request is still in progress. It holds for every attempt if the participant
     is declared to remember its rejections.
     """
-    if outcome.park_reason is not None and outcome.kind != "done":
+    if outcome.park_reason is not None and outcome.kind != "done" and outcome.marker != "not_own":
         return "unknown"
     if outcome.kind in ("done", "late", "unknown"):
         return outcome.kind
