@@ -24,7 +24,7 @@ from saga_spark.staging.stage_area import StageArea
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.reconcile.reconciliation import output_record_connection
-from saga_workers.relay.check_back import SagaUnreachable, entry_status, query_saga
+from saga_workers.relay.check_back import SagaUnreachable, entry_status, origin_of_entry, query_saga
 from saga_workers.runtime.databases import open_command_engine, open_databases
 from saga_workers.stuck.continuation import continue_saga
 from saga_workers.stuck.verdict import has_open_effects
@@ -109,7 +109,8 @@ async def _resolve_held_events(
         for (name, address), events in entries.items():
             try:
                 view = await query_saga(locator, address.saga_id)
-                answer = entry_status(view, address.entry, address.generation)
+                origin = await origin_of_entry(databases.guard(name).engine, address)
+                answer = entry_status(view, address.entry, address.generation, origin)
             except SagaUnreachable as error:
                 raise SagaError(str(error)) from error
             if any(event in published_ids for event in events):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
+import sqlalchemy as sa
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
@@ -25,13 +26,15 @@ from saga_activities.database_clock import time_of
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.outbox_postgresql import outbox_rows
-from saga_activities.guard.tables import now_sql
+from saga_activities.guard.tables import guard_table, now_sql
 from saga_workers.ledger.run_ledger import LedgerUnavailable, NoLedger, RunLedger
 from saga_workers.location.locator import Locator
 from saga_workers.relay.undecided_events import MAX_UNANSWERED
 from saga_workers.runtime.logs import fields
 from saga_workers.views.saga_view import read_view
+from sagas.definition.times import format_timestamp
 from sagas.errors import SagaError, UsageError
+from sagas.protocol.origin import Origin, decode_origin
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings.signing_keys import SigningKeys
 
@@ -92,7 +95,8 @@ class CheckBack:
                     unreachable = str(error)
                     log.warning("check-back failed: %s", unreachable, extra=fields(outbox=guard.name))
             if saga_id in views:
-                answer = entry_status(views[saga_id], step, generation)
+                origin = await origin_of_entry(guard.engine, EntryKey(saga_id, step, generation))
+                answer = entry_status(views[saga_id], step, generation, origin)
             else:
                 answer = SagaStatus("unknown", unreachable or "")
             mine = [event for event in events if (event.saga_id, event.step, event.generation) == entry]
@@ -199,10 +203,37 @@ async def query_saga(locator: Locator, saga_id: str) -> SagaView | None:
         raise SagaUnreachable(f"Temporal does not answer: {str(error) or type(error).__name__}") from error
 
 
-def entry_status(view: SagaView | None, step: str, generation: int) -> SagaStatus:
-    """Return what the view of a saga means for the held events of one entry (``step`` is its entry id)."""
+async def origin_of_entry(engine: AsyncEngine, address: EntryKey) -> Origin | None:
+    """The origin of the saga that has made an effect, with its held events; None if the guard has none. Raises
+    SQLAlchemyError.
+    """
+    row = guard_table.c
+    entry = (row.saga_id == address.saga_id, row.step == address.entry, row.generation == address.generation)
+    async with engine.connect() as connection:
+        stored = (await connection.execute(sa.select(row.origin).where(*entry, row.op == "do"))).scalar()
+    try:
+        return None if stored is None else decode_origin(stored)
+    except ValueError:
+        return None
+
+
+def _is_of(view: SagaView, origin: Origin) -> bool:
+    """True if the view is of the saga with this origin, or of a generation of it."""
+    if view.saga != origin.saga:
+        return False
+    is_same = view.generation in (None, origin.generation) and view.started_at is not None
+    return not is_same or view.started_at == format_timestamp(origin.started_at)
+
+
+def entry_status(view: SagaView | None, step: str, generation: int, origin: Origin | None = None) -> SagaStatus:
+    """Return what the view of a saga means for the held events of one entry (``step`` is its entry id). ``origin``:
+    that of the saga which has written them; another one that has its id now decides nothing.
+    """
     if view is None:
         return SagaStatus("unknown", "Temporal has no run of this saga")
+    if origin is not None and not _is_of(view, origin):
+        began = format_timestamp(origin.started_at)
+        return SagaStatus("unknown", f"another run has the id of the saga {origin.saga} that began at {began}")
     if view.is_unverified:
         return SagaStatus("unknown", f"{view.state} {view.incomplete}")
     state = view.state

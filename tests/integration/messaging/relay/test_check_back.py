@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
@@ -17,6 +18,7 @@ from saga_workers.doctor.checks import run_checks
 from saga_workers.relay.check_back import CheckBack, entry_status
 from saga_workers.relay.relay_process import run_relay
 from saga_workers.relay.undecided_events import MAX_UNANSWERED, decide_event, list_undecided
+from saga_workers.stuck.resumption import start_again
 from sagas import Rejected, Step, action
 from sagas.actions.events import Event
 from sagas.errors import RefusedError
@@ -220,6 +222,46 @@ async def test_a_saga_that_ended_before_its_commit_point_drops_its_events(env: E
     late = await env.databases.guard("shop").confirm(address, None, scheduled_at=time.time(), deadline=time.time() + 10)
     assert late.kind == "late"
     assert await env.statuses(story["id"]) == ["DROPPED"]
+
+
+@pytest.mark.parametrize("ends", ["COMPLETED", "COMPENSATED", "with another input"])
+async def test_another_saga_with_the_id_decides_nothing(env: EventsEnvironment, ends: str) -> None:
+    """Another saga has ended under the id, with a step of the same name, before the commit point of the first one."""
+    other = """
+      saga: later
+      steps:
+        - {id: tell, uses: require, with: {that: "2 > 1"}}
+    """
+    if ends == "COMPENSATED":
+        other += """    - {id: check, uses: require, with: {that: "1 > 2"}}
+    """
+    async with env.serving(WAITING, other) as client:
+        saga_id = await begin(client, "waiting")
+        await held(env, saga_id)
+        [first] = await env.rows(saga_id)
+        await client.temporal.start_workflow(
+            "waiting" if ends == "with another input" else "later",
+            {"n": 2} if ends == "with another input" else {},
+            id=saga_id,
+            task_queue=client.project.settings.temporal.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
+        )
+        story = await finished(client, saga_id)
+        assert story["saga"] != "waiting" or story["state"] == "PARKED", story
+        if story["state"] == "PARKED":
+            request = {"step": "tell", "decision": "compensate", "reason": "a test", "who": "ada"}
+            await client.temporal.get_workflow_handle(saga_id).execute_update("resolve", request)
+            assert (await finished(client, saga_id))["state"] == "COMPENSATED"
+        await asked(env, env.check_back())
+        [event] = [row for row in await env.rows(saga_id) if row.id == first.id]
+        assert (event.status, event.checks) == ("HELD", 1)
+        assert event.note.startswith("another run has the id of the saga waiting that began at ")
+        if ends != "COMPLETED":
+            await start_again(client, await client.locator.locate(saga_id), not_ended=True)
+            await client.signal(saga_id, "approved")
+            assert (await finished(client, saga_id))["state"] == "COMPLETED"
+            [event] = [row for row in await env.rows(saga_id) if row.id == first.id]
+            assert event.status == "NEW"
 
 
 async def test_a_confirm_skipped_by_an_operator(env: EventsEnvironment) -> None:
