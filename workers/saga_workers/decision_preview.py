@@ -1,56 +1,146 @@
-"""The preview of an operator's decision: the commands that would follow it, and what would remain, in words."""
+"""The preview of an operator's decision: what would be called, undone and left, in words."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from saga_workers.call_words import call_words
+from sagas.presentation.remaining_steps import done_steps, undone_steps
 from sagas.presentation.web_ui_text import effect_state
-from sagas.protocol.payloads import CLOSE_NESTED, SKIP_RESTORE
+from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE
 from sagas.protocol.saga_view import ResidueView, SagaView
-from sagas.text.exact_json import readable_json
-from sagas.text.shortening import shorten_middle
+from sagas.text.shortening import join_names
 
 if TYPE_CHECKING:
     from sagas.machine.machine import Machine
-    from sagas.protocol.messages import DecisionMade
+    from sagas.protocol.messages import Call, DecisionMade
+    from sagas.protocol.outcomes import Outcome
 
-_MAX_ARGUMENTS = 400
-"""Characters of the arguments of a call."""
+_MAX_STEPS = 20
+
+_ENDS: Mapping[str, str] = {
+    "COMPLETED": "it is done",
+    "COMPENSATED": "what it had done is undone",
+    "RESIDUE": "some effects stay or are missing",
+}
 
 
 def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
-    """The next commands of the machine after an accepted decision, and the residue that it leaves, in words."""
-    from sagas.machine.calls import SEAL
+    """What follows an accepted decision, in words: the next calls, the steps after them, and what is not undone."""
     from sagas.protocol.messages import Call, CallEnded, Finish, RollBackSaga, StartSaga, StartTimer, UndoSaga
-    from sagas.protocol.outcomes import Outcome
 
     before, words = machine.view(), list[str]()
+    names = {
+        step.id: f"{step.name} ({step.id})" if step.name not in ("", step.id) else step.id for step in before.steps
+    }
     notes = machine.decision_notes(decision)
-    commands = list(machine.next(decision))
+    commands, begun, leaves_rows = list(machine.next(decision)), set[str](), False
     while commands:
         match command := commands.pop(0):
             case Call(action=action) if action in (SKIP_RESTORE, CLOSE_NESTED) and decision.decision == "skip":
                 words.append(notes.left_rows)
-            case Call(action=action, id=id) if action == SEAL and decision.decision in ("skip", "retry"):
-                never = "it never will" if decision.decision == "skip" else "it is called again"
-                words.append(f"seal {command.entry}: unless it has happened already, {never}")
-                sealed = Outcome.done(marker="sealed")
-                commands += machine.next(CallEnded(id=id, outcome=sealed, at=decision.at, attempts=1))
+                begun.add(command.entry)
+                leaves_rows = True
+            case Call(id=id) if (assumed := _assumed_outcome(command, decision)) is not None:
+                words += _record_words(command, decision, names)
+                commands += machine.next(CallEnded(id=id, outcome=assumed, at=decision.at, attempts=1))
             case Call():
-                shown = shorten_middle(readable_json(notes.mask.value(command.arguments)), _MAX_ARGUMENTS)
-                words.append(f"{command.op} {command.entry}: call {command.action} with {shown}")
+                call = call_words(command.action, notes.mask.value(command.arguments))
+                words.append(f"{names.get(command.entry, command.entry)} {_verb(command, decision)}: {call}")
+                begun.add(command.entry)
             case StartSaga():
-                words.append(f"start the nested saga {command.saga_id}")
-            case RollBackSaga():
-                words.append(f"roll back the nested saga {command.saga_id}")
-            case UndoSaga():
-                words.append(f"undo the nested saga {command.saga_id}")
+                words.append(f"the nested saga {command.saga_id} is started")
+            case RollBackSaga() | UndoSaga():
+                words.append(f"the nested saga {command.saga_id} is undone")
             case StartTimer():
-                words.append(f"wait {command.seconds:g} s: {command.summary or command.id}")
+                words.append(f"the saga waits {command.seconds:g} s: {command.summary or command.id}")
             case Finish():
-                words.append(f"the saga ends {command.state}")
+                end = _ENDS.get(command.state)
+                words.append(f"the saga ends {command.state}" + (f": {end}" if end else ""))
     after = machine.view()
+    words += [f"{names.get(id, id)} waits for the signal {signal}" for id, signal in _waits(after) - _waits(before)]
+    words += _later_steps(after, begun, names, leaves_rows)
     return words + [_remaining(after, row) for row in after.residue[len(before.residue) :]] + list(notes.warnings)
+
+
+def _verb(call: Call, decision: DecisionMade) -> str:
+    is_again = decision.decision == "retry" and call.entry == decision.step
+    match call.op:
+        case "undo":
+            return "will be undone" + (" (tried again)" if is_again else "")
+        case "confirm":
+            return "will be confirmed" + (" (tried again)" if is_again else "")
+        case "probe":
+            return "will be looked for"
+        case _:
+            return "will be tried again" if is_again else "will be called"
+
+
+def _assumed_outcome(call: Call, decision: DecisionMade) -> Outcome | None:
+    """The usual answer to a call of the engine itself, after which the saga goes on; None for any other call."""
+    from sagas.machine.calls import MARK_CONFIRM, MARK_UNDO, SEAL
+    from sagas.protocol.outcomes import Outcome
+
+    if call.action == SEAL and decision.decision in ("skip", "retry"):
+        return Outcome.done(marker="sealed")
+    if call.action in (MARK_UNDO, MARK_CONFIRM):
+        return Outcome.done(marker="elsewhere")
+    if call.action == RECORD_RESULT:
+        return Outcome.done(decision.result if call.op == "do" else None)
+    return None
+
+
+def _record_words(call: Call, decision: DecisionMade, names: Mapping[str, str]) -> Iterator[str]:
+    from sagas.machine.calls import SEAL
+
+    name = names.get(call.entry, call.entry)
+    if call.action == SEAL:
+        never = "never will" if decision.decision == "skip" else "is called again"
+        yield f"{name} is sealed in its database: if it has not happened already, it {never}"
+    elif call.action == RECORD_RESULT:
+        what = {"undo": "undone", "confirm": "confirmed"}.get(call.op, "done")
+        yield f"{name} is recorded as {what} in its database, unless that has another record of it"
+
+
+def _waits(view: SagaView) -> set[tuple[str, str]]:
+    """The entries that wait for a signal, with its name."""
+    return {
+        (step.id, str(step.arguments["signal"]))
+        for step in view.steps
+        if step.uses == "wait" and step.state == "RUNNING" and step.arguments and "signal" in step.arguments
+    }
+
+
+def _later_steps(view: SagaView, begun: Collection[str], names: Mapping[str, str], leaves_rows: bool) -> Iterator[str]:
+    """The steps that come after the next calls if these succeed, and what an undo does not reach."""
+
+    def listed(ids: Collection[str]) -> str:
+        return join_names([names.get(id, id) for id in ids], _MAX_STEPS)
+
+    if view.ended_at is not None or view.state in ("COMPLETED", "COMPENSATED", "RESIDUE"):
+        return
+    parked = {operation.step for operation in view.parked}
+    if view.phase != "backward":
+        waiting = {step.id for step in view.steps if step.uses == "wait" and step.state == "RUNNING"}
+        if later := [id for id in done_steps(view)[1] if id not in {*begun, *parked, *waiting}]:
+            yield f"after that, if nothing fails: {listed(later)}"
+        return
+    undone, remaining = undone_steps(view)
+    if later := [id for id in reversed(remaining) if id not in begun and id not in parked]:
+        again = "" if view.repeated_from is None else ", and then run again"
+        yield f"after that, also undone{again}, in this order: {listed(later)}"
+    reached = {*undone, *remaining, *(row.step for row in view.residue)}
+    kept = [step.id for step in view.steps if step.state in ("DONE", "CONFIRMED") and step.id not in reached]
+    sent = [row.id for row in view.notifications if row.state == "DELIVERED"]
+    if view.repeated_from is not None:
+        return
+    if kept:
+        yield f"these have no undo, and stay as they are: {listed(kept)}"
+    if sent:
+        yield f"not undone: the notifications that were sent ({join_names(sent, _MAX_STEPS)})"
+    if not (kept or sent or view.residue or leaves_rows):
+        yield "if the undos succeed, nothing that it has done stays"
 
 
 def _remaining(view: SagaView, row: ResidueView) -> str:
@@ -58,4 +148,5 @@ def _remaining(view: SagaView, row: ResidueView) -> str:
     where = "".join([f" in {row.system}" if row.system else "", f", key {row.key}" if row.key else ""])
     look = ", if you do not find it" if row.kind == "effect_unclear" else ""
     by_hand = f"; by hand{look}: {row.command}" if row.command else ""
-    return f"the effect of {row.step}{where}, {what}: the saga will end RESIDUE{by_hand}"
+    title = "not undone: " if row.kind == "effect_stays" else ""
+    return f"{title}the effect of {row.step}{where}, {what}: the saga will end RESIDUE{by_hand}"

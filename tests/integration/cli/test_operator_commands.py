@@ -94,7 +94,11 @@ async def test_retry_continues_at_the_stuck_step(cli: CommandLine) -> None:
     id = await park(cli)
     cli.break_undo(False)
     tried = await cli.saga("--json", "resolve", id, "car", "retry", "--dry-run")
-    assert tried.json["next"] == ["undo car: call unwork with {}"]
+    assert tried.json["next"] == [
+        "car will be undone (tried again): unwork",
+        "after that, also undone, in this order: Book the hotel (hotel)",
+        "if the undos succeed, nothing that it has done stays",
+    ]
     answer = await cli.saga("resolve", id, "car", "retry", "--reason", "mended", "--as", "anna")
     assert answer.code == 0, answer
     ended = await cli.saga("--json", "watch", id)

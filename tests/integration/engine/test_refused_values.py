@@ -91,7 +91,7 @@ async def test_the_retry_with_another_value_is_offered(
         (seal, *missing), remains = [
             await preview_decision(client.locator, f"refused-value-{name}", decision) for name in ("after", "undo")
         ]
-        assert seal == "seal bad: unless it has happened already, it never will"
+        assert seal == "bad is sealed in its database: if it has not happened already, it never will"
         assert any("the effect of bad in shop, key refused-value-after/bad, is missing" in line for line in missing), (
             missing
         )

@@ -41,7 +41,7 @@ async def test_an_operator_decides_about_a_parked_step(console: ServedConsole) -
 
         await until(in_inbox)
         form = (await chief.get(links[0])).text
-        assert "<li>do tell: call work with" in form
+        assert "<li>tell will be tried again: work, with value: {" in form
         fields = {**hidden_fields(form), "go": "send", "reason": SCRIPT}
         assert (fields["step"], fields["decision"]) == ("tell", "retry")
         look = await chief.post(f"{page}/resolve", data={**fields, "go": "look", "with": '{"other":\r\n1}'})
@@ -97,7 +97,7 @@ async def test_a_decision_that_needs_evidence_is_shown_and_asks_for_it(console: 
             return await chief.post(address, data={**fields, **others}, follow_redirects=True)
 
         await look("charge", "done", "the saga ends COMPLETED")
-        fields = await look("charge", "compensate", "<li>undo block: call unwork")
+        fields = await look("charge", "compensate", "<li>block will be undone: unwork")
         refused = await send(fields)
         assert (refused.status_code, "needs --evidence" in refused.text) == (409, True), refused.text
         assert required.search(refused.text), "the form is still there"
@@ -142,7 +142,7 @@ async def test_an_operator_pauses_and_cancels_a_saga(console: ServedConsole) -> 
         await ask("pause", "What is under way ends", "The saga is paused: in flight: approve.")
         assert await offered() == ["cancel", "resume"]
         await ask("resume", "goes on", "The saga goes on.")
-        await ask("cancel", "<li>undo Hold the room</li>", "its completed steps are being undone")
+        await ask("cancel", "<li>Hold the room will be undone</li>", "its completed steps are being undone")
 
         async def has_ended() -> bool:
             return (await console.client.show(running))["state"] == "COMPENSATED"

@@ -393,7 +393,7 @@ async def test_an_operator_decides_about_a_parked_step(api: Api) -> None:
         await until(is_parked)
         status, preview = await decide(dry_run=True)
         assert (status, preview["dry_run"]) == (200, True)
-        assert preview["next"] == ["wait 3600 s: wait for go"], "the step is done, and the next one waits"
+        assert preview["next"] == ["the saga waits 3600 s: wait for go", "go waits for the signal go"]
         assert "accesses" not in shown(api, saga_id), "nothing is recorded of a preview"
         assert (await decide(step="other", **{"with": None}))[0] == 409
         assert (await decide(step=card, **{"with": None}))[0] == 409

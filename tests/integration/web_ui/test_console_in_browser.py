@@ -153,7 +153,7 @@ async def test_a_signal_is_sent_by_keyboard(browser: Browser, shop: Shop, consol
         await page.get_by_role("link", name="Send the signal approved").press("Enter")
         await page.get_by_role("heading", name="Send the signal: approved").wait_for()
         assert await page.locator("li code").all_inner_texts() == ["by"]
-        assert "end Wait for the approval with the data" in await page.locator("main").inner_text()
+        assert "Wait for the approval ends with the data" in await page.locator("main").inner_text()
         for data, reject, problem in (
             ('{"by":', "", "The field data is not JSON"),
             ('{"by": "eve"}', "no budget", "Send either data or reject"),
@@ -197,7 +197,7 @@ async def test_a_completed_saga_is_undone(browser: Browser, shop: Shop, console_
     await finished(shop.client, saga_id)
     async with operator(browser, console_address + saga_path(saga_id), saga_id) as page:
         await page.get_by_role("link", name="Undo all of it").press("Enter")
-        assert "undo Reserve the goods" in await page.locator("main").inner_text()
+        assert "Reserve the goods will be undone" in await page.locator("main").inner_text()
         await page.get_by_role("button", name="Undo all of it").press("Enter")
         assert await page.get_by_label("Why").input_value() == "", "the browser asks for the reason first"
         await page.get_by_label("Why").fill("the customer called")

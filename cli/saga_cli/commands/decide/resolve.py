@@ -194,7 +194,7 @@ async def _check_answer(locator: Locator, settings: Settings, saga_id: str, deci
 
 
 def _print_preview(saga_id: str, fields: dict[str, Any], effects: Sequence[str]) -> None:
-    echo(f"{saga_id}: {fields['decision']} {fields['step']} is possible; immediate consequences:")
+    echo(f"{saga_id}: {fields['decision']} {fields['step']} is possible; this follows:")
     for effect in effects or ["only the state of the step changes"]:
         echo(f"  {effect}")
     echo("nothing was changed")

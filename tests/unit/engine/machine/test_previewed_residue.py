@@ -54,4 +54,5 @@ def test_the_preview_of_a_skip_says_what_the_saga_says_afterwards(cell: str) -> 
     assert [effect_state(view, row) for row in view.residue] == [words]
     assert len(said) == 1
     assert f", {words}: the saga will end RESIDUE" in said[0]
+    assert said[0].startswith("not undone: ") == (words == "stays")
     assert ("if you do not find it" in said[0]) == (words == "may be missing")

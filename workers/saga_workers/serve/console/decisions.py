@@ -176,7 +176,7 @@ class DecisionPages:
         if operation not in possible_requests(view):
             return PreviewedRequest(refusal=f"{view.id} would refuse that now")
         undone = progress_of(view).would_undo if operation in ("cancel", "undo") else ()
-        return PreviewedRequest([f"undo {names[step]}" for step in undone])
+        return PreviewedRequest([f"{names[step]} will be undone" for step in undone])
 
 
 def _answer_page(visitor: Visitor, answer: RequestAnswer, status: int = 200) -> Response:
@@ -190,7 +190,7 @@ def _preview_signal(view: SagaView, name: str, names: Mapping[str, str]) -> Prev
     step = awaited_signals(view).get(name)
     if step is None:
         return PreviewedRequest(["no step waits for it yet: it is kept until one does"])
-    return PreviewedRequest([f"end {names[step]} with the data, or reject it if you give a reason for that"])
+    return PreviewedRequest([f"{names[step]} ends with the data, or is rejected if you give a reason for that"])
 
 
 def _step_names(view: SagaView) -> dict[str, str]:
