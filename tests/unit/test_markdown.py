@@ -7,7 +7,8 @@ import re
 import pytest
 
 from saga_spark.audit.audit_task import report_html, report_markdown
-from sagas.presentation.graph import build_saga_graph, to_mermaid, to_svg
+from sagas.presentation.graph import build_saga_graph, to_mermaid
+from sagas.presentation.graph_picture import to_svg
 from sagas.presentation.html_page import html_page
 from sagas.presentation.web_ui_text import current_details, static_details
 from sagas.protocol.saga_view import SagaView

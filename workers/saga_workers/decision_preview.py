@@ -27,7 +27,7 @@ _ENDS: Mapping[str, str] = {
 
 
 def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
-    """What follows an accepted decision, in words: the next calls, the steps after them, and what is not undone."""
+    """The consequences of an accepted decision, in words: the next calls, the steps after these, and what stays."""
     from sagas.protocol.messages import Call, CallEnded, Finish, RollBackSaga, StartSaga, StartTimer, UndoSaga
 
     before, words = machine.view(), list[str]()

@@ -19,7 +19,8 @@ from sagas.presentation.explain import (
     describe_schedule,
     describe_undo_after_failure,
 )
-from sagas.presentation.graph import build_saga_graph, to_svg
+from sagas.presentation.graph import build_saga_graph
+from sagas.presentation.graph_picture import to_svg
 from sagas.presentation.html_page import html_page
 from sagas.presentation.step_phrases import Phrase, step_phrases
 from sagas.simulation import FailurePoint

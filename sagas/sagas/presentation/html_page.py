@@ -7,8 +7,11 @@ from html import escape
 from sagas.text.printable import printable
 
 STYLE_SHEET = """
-:root { color-scheme: light dark; --line: #8884; --pass: #1a7f37; --info: #0b62c4; --warn: #9a6700; --fail: #cf222e }
-@media (prefers-color-scheme: dark) { :root { --pass: #4ac26b; --info: #6cb6ff; --warn: #d4a72c; --fail: #ff7b72 } }
+:root { color-scheme: light dark; --line: #8884; --dim: #595959 }
+:root { --pass: #1a7f37; --info: #0b62c4; --warn: #9a6700; --fail: #cf222e }
+@media (prefers-color-scheme: dark) {
+  :root { --dim: #a9a9a9; --pass: #4ac26b; --info: #6cb6ff; --warn: #d4a72c; --fail: #ff7b72 }
+}
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
 th, td { text-align: left; vertical-align: top; padding: .45rem .6rem; border-bottom: 1px solid var(--line) }
@@ -16,7 +19,7 @@ thead th { font-weight: 600; opacity: .75 }
 small { display: block; opacity: .75 }
 pre { overflow-x: auto; white-space: pre-wrap; padding: .6rem; border: 1px solid var(--line); border-radius: 6px }
 code, td.value { font: 13px/1.5 ui-monospace, monospace; overflow-wrap: anywhere }
-.bold { font-weight: 600 } .dim { opacity: .65 } .never { opacity: .4 }
+.bold { font-weight: 600 } .dim { color: var(--dim) } .never { opacity: .4 }
 .pass, .green, .COMPLETED { color: var(--pass) } .info, .cyan, .COMPENSATED { color: var(--info) }
 .warn, .yellow, .PARKED { color: var(--warn) } .fail, .red { color: var(--fail) }
 .plain { list-style: none; padding-left: 0 } .wide { overflow-x: auto } :target { outline: 2px solid var(--info) }

@@ -101,6 +101,26 @@ async def test_every_page_is_readable(
     await context.close()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_phone_shows_all_of_a_page_with_contrast(
+    browser: Browser, shop: Shop, console_address: str, scheme: Any, pictures: Path
+) -> None:
+    context = await browser.new_context(viewport=PHONE, color_scheme=scheme)
+    page = await context.new_page()
+    await sign_in(page, f"{console_address}/console", "Board")
+    decision = urlencode({"step": "announce", "decision": "retry"})
+    paths = ["/console", "/console/sagas", "/console/inbox", "/console/batches"]
+    paths += [saga_path(shop.ids[state]) for state in shop.ids]
+    paths += [saga_path(shop.ids["PARKED"], rest) for rest in ("/databases", f"/resolve?{decision}")]
+    look = Path(__file__).with_name("low_contrast.js").read_text()
+    for path in paths:
+        await page.goto(console_address + path)
+        assert await page.evaluate(look) == [], path
+    await page.goto(console_address + saga_path(shop.ids["PARKED"]))
+    await page.screenshot(path=pictures / f"console-phone-{scheme}.png", full_page=True)
+    await context.close()
+
+
 async def test_a_saga_is_found_by_keyboard(browser: Browser, shop: Shop, console_address: str) -> None:
     context = await browser.new_context(java_script_enabled=False)
     page = await context.new_page()

@@ -7,7 +7,8 @@ from sagas.definition.model import Definition
 from sagas.definition.parser.draft import ProjectContext
 from sagas.presentation.definition_diff import compare_definitions
 from sagas.presentation.explain import describe_schedule, explain
-from sagas.presentation.graph import build_saga_graph, to_mermaid, to_svg
+from sagas.presentation.graph import build_saga_graph, to_mermaid
+from sagas.presentation.graph_picture import to_svg
 
 PLAIN = "saga: close\nsteps:\n  - {id: a, uses: pass}\n"
 

@@ -27,7 +27,8 @@ def graph(
     `--format svg > checkout.svg` writes a picture.
     """
     from sagas.definition.model import checked_entry
-    from sagas.presentation.graph import build_saga_graph, to_mermaid, to_svg
+    from sagas.presentation.graph import build_saga_graph, to_mermaid
+    from sagas.presentation.graph_picture import to_svg
     from sagas.project import Project
 
     definition = Project(load_settings()).definition(name)

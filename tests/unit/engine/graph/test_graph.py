@@ -8,7 +8,8 @@ import xml.etree.ElementTree as xml
 import pytest
 
 from sagas.definition.model import Definition, Locks, Savepoint
-from sagas.presentation.graph import build_saga_graph, to_mermaid, to_svg
+from sagas.presentation.graph import build_saga_graph, to_mermaid
+from sagas.presentation.graph_picture import to_svg
 from sagas.protocol.saga_view import SagaView
 from sagas.simulation import Script, simulate
 from tests.unit.engine.machine.driver import op, saga, step
@@ -80,14 +81,15 @@ def test_locks_from_a_later_step_are_drawn_before_it() -> None:
     assert build_saga_graph(definition).locked == ("b",)
 
 
+@pytest.mark.parametrize("downward", [False, True], ids=["wide", "narrow"])
 @pytest.mark.parametrize("definition", [DIAMOND, PATTERNS], ids=["diamond", "patterns"])
-def test_boxes_do_not_overlap_and_lie_inside_the_picture(definition: Definition) -> None:
-    picture = xml.fromstring(to_svg(build_saga_graph(definition)))
+def test_boxes_do_not_overlap_and_lie_inside_the_picture(definition: Definition, downward: bool) -> None:
+    picture = xml.fromstring(to_svg(build_saga_graph(definition), downward=downward))
     whole = [float(part) for part in picture.attrib["viewBox"].split()]
     boxes = [
         tuple(float(rect.attrib[name]) for name in ("x", "y", "width", "height"))
         for rect in picture.iter("{http://www.w3.org/2000/svg}rect")
-        if rect.attrib.get("class") in ("step", "undo", "confirm")
+        if rect.attrib["class"].partition(" ")[0] in ("step", "undo", "confirm")
     ]
     assert len(boxes) == (8 if definition is DIAMOND else 12)
     for x, y, width, height in boxes:

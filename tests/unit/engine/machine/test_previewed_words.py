@@ -37,7 +37,7 @@ UNDO_REJECTED: dict[str, Any] = {"ship": "rejected", "charge~undo": "rejected"}
             "retry",
             REJECTED,
             [
-                "Charge the card (charge) is sealed in its database: if it has not happened already, it is called again",
+                "Charge the card (charge) is sealed in its database: if it has not happened already, it is called",
                 "Charge the card (charge) will be tried again: ",
                 "after that, if nothing fails: ship",
             ],

@@ -24,7 +24,8 @@ from saga_workers.stuck.stuck_view import read_view_with_stuck
 from saga_workers.views.accesses import with_accesses
 from saga_workers.views.saga_view import read_view
 from sagas.errors import SagaError, UsageError
-from sagas.presentation.graph import build_saga_graph, to_svg
+from sagas.presentation.graph import build_saga_graph
+from sagas.presentation.graph_picture import to_svg
 from sagas.presentation.parked_outputs import output_lines
 from sagas.presentation.parked_rows import rows_table
 from sagas.presentation.step_text import forward_text, parked_arguments, rows_to_show, undo_span
@@ -88,7 +89,8 @@ class SagaPages:
         definition = self._project.project.definitions.get(view.saga)
         if definition is None:
             raise PageNotFound(f"the project has no definition of {view.saga} any more")
-        return picture_response(to_svg(build_saga_graph(definition, view)))
+        downward = "downward" in request.query_params  # for a narrow page
+        return picture_response(to_svg(build_saga_graph(definition, view), downward=downward))
 
     async def show_databases(self, request: Request, visitor: Visitor) -> Response:
         """The rows that the engine keeps of a saga in the databases of the project."""
