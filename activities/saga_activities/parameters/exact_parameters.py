@@ -55,6 +55,7 @@ from saga_activities.parameters.parameter_columns import (
     is_long_number,
     needs_care,
 )
+from saga_activities.parameters.plain_texts import is_plain
 from saga_activities.parameters.structured_forms import check_structured
 from saga_activities.parameters.time_columns import time_text
 from sagas.sql_text.calls import EnclosingCall, enclosing_calls
@@ -78,6 +79,8 @@ def text_needs_care(value: Any, dialect: str) -> bool:
     """Return whether a parameter has text or a time of which some column would store only a part, or another number."""
     if isinstance(value, list | tuple):
         return any(text_needs_care(item, dialect) for item in value)
+    if isinstance(value, str) and is_plain(value):
+        return False
     if dialect != "sqlite" and time_text(value) is not None:
         return True
     if not isinstance(value, str):
@@ -151,8 +154,9 @@ async def exact_parameters(
     apart = () if numbers_only else await _texts_apart(statement, names, parameters)
     if not places and not of_json and not of_integer and not apart:
         return ExactStatement(statement, parameters)
+    names_of_places = {names[at] for at in places}
     for name, value in given:
-        if name in {names[at] for at in places}:
+        if name in names_of_places:
             _refuse_endless(name, value)
     has_structured = not numbers_only and any(isinstance(value, list | dict) for _, value in given)
     if has_structured:
@@ -391,6 +395,8 @@ def _analysed(
 
 def _refuse_formless(name: str, value: Any, dialect: str) -> None:
     """Refuse text and times that have no form in the database; in JSON, the database itself refuses such text."""
+    if type(value) is int or (type(value) is str and value.isascii() and "\0" not in value):
+        return
     for item in value if isinstance(value, list | tuple) else [value]:
         if isinstance(item, datetime | time) and dialect in ("mysql", "mariadb") and item.utcoffset():
             raise UnusableParameter(

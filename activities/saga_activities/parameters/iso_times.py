@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from datetime import date as calendar_day
 
-_WORDS = (
+DATE_WORDS = (
     r"jan[a-z]*|feb[a-z]*|mar[a-z]*|apr[a-z]*|may|jun[a-z]*|jul[a-z]*|aug[a-z]*|sep[a-z]*|oct[a-z]*|nov[a-z]*|dec[a-z]*"
     r"|mon[a-z]*|tue[a-z]*|wed[a-z]*|thu[a-z]*|fri[a-z]*|sat[a-z]*|sun[a-z]*|am|pm|ad|bc|t|z|j|jd|julian|y|m|d|h|mm|s"
     r"|at|on"
 )
+CLOCK_WORDS = "now|today|tomorrow|yesterday|epoch|allballs"
 # Each character has one way to match: a repetition in the repetition would take exponential time.
 _READABLE = re.compile(
-    rf"\s*(?:now|today|tomorrow|yesterday|epoch|allballs)\s*"
-    rf"|(?=\D*\d)(?!\W*\d{{1,2}}\W*$)(?:[^a-z]|(?<![a-z])(?:{_WORDS})(?![a-z]))+(?:(?<=\s)[a-z_/]+)?",
+    rf"\s*(?:{CLOCK_WORDS})\s*"
+    rf"|(?=\D*\d)(?!\W*\d{{1,2}}\W*$)(?:[^a-z]|(?<![a-z])(?:{DATE_WORDS})(?![a-z]))+(?:(?<=\s)[a-z_/]+)?",
     re.ASCII | re.IGNORECASE,
 )
 """Text in which some database may read a date or a time: the clock's words, or numbers, separators and month names."""

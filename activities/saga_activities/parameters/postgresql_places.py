@@ -27,6 +27,7 @@ from saga_activities.parameters.parameter_columns import (
     has_numbers,
     is_long_number,
 )
+from saga_activities.parameters.plain_texts import is_plain
 from saga_activities.parameters.text_literals import item_texts
 from saga_activities.parameters.time_columns import HeldTime, time_text
 from sagas.sql_text.parameters.assigned_parameters import AssignedParameter
@@ -74,6 +75,10 @@ async def checked_places(
 
 
 def _needs_check(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_needs_check, value))
+    if not isinstance(value, str) or is_plain(value):
+        return False
     return _has_numbers(value) or any(_times(value)) or any(notations(value))
 
 
