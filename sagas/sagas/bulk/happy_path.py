@@ -101,7 +101,10 @@ class HappyPath:
 class HappyPathSaga:
     """One saga on the happy path. A machine would be in the same state, and give the same commands."""
 
-    __slots__ = ("_arguments", "_generation", "_input", "_kept_bytes", "_output", "_path", "_saga", "_values", "point")
+    __slots__ = (
+        *("_arguments", "_generation", "_input", "_kept_bytes", "_origin", "_output", "_path", "_saga", "_values"),
+        "point",
+    )
 
     def __init__(self, path: HappyPath, saga_id: str, input: Any, generation: int) -> None:
         self.point: PathPoint | None = None
@@ -111,6 +114,7 @@ class HappyPathSaga:
         self._generation = generation
         self._saga: dict[str, Any] = {"id": saga_id}
         self._kept_bytes = 0
+        self._origin: Origin | None = None
         self._values: dict[str, dict[str, Any]] = {}
         """The value of ``steps`` in expressions."""
         self._arguments: dict[str, dict[str, Any]] = {}
@@ -135,12 +139,14 @@ class HappyPathSaga:
     paused = False
 
     def origin(self) -> Origin:
-        """The start of the saga, as :meth:`Machine.origin` gives it."""
-        path, started_at = self._path, self.started_at
-        assert started_at is not None
-        return build_origin(
-            path.definition, path.plan, path.variables, self._input, started_at, generation=self._generation
-        )
+        """The start of the saga, as :meth:`Machine.origin` gives it. Its digest is computed once."""
+        if self._origin is None:
+            path, started_at = self._path, self.started_at
+            assert started_at is not None
+            self._origin = build_origin(
+                path.definition, path.plan, path.variables, self._input, started_at, generation=self._generation
+            )
+        return self._origin
 
     # --- events ------------------------------------------------------------------------------------------------
 
