@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.session_settings import DURABLE_SESSION
+from saga_activities.session_settings import durable_commit
 
 
 def make_commits_durable(engine: AsyncEngine) -> None:
@@ -23,6 +23,6 @@ def make_commits_durable(engine: AsyncEngine) -> None:
 def _set(connection: Any, _record: Any) -> None:
     autocommit, connection.autocommit = connection.autocommit, True  # a rollback would undo it
     cursor = connection.cursor()
-    cursor.execute(DURABLE_SESSION)
+    cursor.execute(f"SELECT {durable_commit(local=False)}")
     cursor.close()
     connection.autocommit = autocommit

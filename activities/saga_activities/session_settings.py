@@ -37,18 +37,18 @@ _POSTGRESQL = {
 `default_text_search_config`, and those whose other value is an error and no other result.
 """
 
-DURABLE_COMMIT = (
-    "SELECT pg_catalog.set_config('synchronous_commit', 'on', true)"
-    " WHERE pg_catalog.current_setting('synchronous_commit') = 'off'"
-)
-"""Makes COMMIT wait for the disk: with `off`, a crash of the server can lose an effect that is known as done. For one
-transaction, so that it also holds where a connection pooler changes the session.
-"""
 
-DURABLE_SESSION = DURABLE_COMMIT.replace("true", "false")
-"""Makes every COMMIT of a session wait for the disk. Other values, such as `remote_apply`, stay as they are, so it
-cannot be an option of the start.
-"""
+def durable_commit(*, local: bool) -> str:
+    """The expression that makes COMMIT wait for the disk: with `synchronous_commit = off`, a crash of the server can
+    lose an effect that is known as done. Other values, such as `remote_apply`, stay as they are, so it cannot be an
+    option of the start. ``local``: for one transaction, so that it also holds where a connection pooler changes the
+    session.
+    """
+    return (
+        "CASE WHEN pg_catalog.current_setting('synchronous_commit') = 'off'"
+        f" THEN pg_catalog.set_config('synchronous_commit', 'on', {str(local).lower()}) END"
+    )
+
 
 OWN_SEARCH_PATH = "SET LOCAL search_path TO DEFAULT"
 """Lets names without a schema mean the tables of the engine again, after a statement of an action that may have called
@@ -56,8 +56,8 @@ set_config. It ends with the transaction.
 """
 
 CLEAN_POSTGRESQL = (
-    f"RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; {DURABLE_SESSION}; SELECT pg_advisory_unlock_all();"
-    " CLOSE ALL; UNLISTEN *; DISCARD TEMP"
+    f"RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; SELECT {durable_commit(local=False)},"
+    " pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; DISCARD TEMP"
 )
 """Ends what a statement has left in the session outside its transaction; RESET gives the settings above again. RESET
 ALL leaves the role.

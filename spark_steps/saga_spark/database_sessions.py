@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from saga_activities.foreign_rights import ForeignRights, refuse_foreign_session
-from saga_activities.session_settings import DURABLE_SESSION, psycopg_arguments
+from saga_activities.session_settings import durable_commit, psycopg_arguments
 from sagas.errors import InfrastructureError
 
 
@@ -28,6 +28,6 @@ def database_session(
             refuse_foreign_session(connection, name, trusted_roles)
         except ForeignRights as error:
             raise InfrastructureError(str(error)) from error
-        connection.execute(DURABLE_SESSION)
+        connection.execute(f"SELECT {durable_commit(local=False)}")
         connection.commit()  # a later rollback would undo it
         yield connection

@@ -11,6 +11,7 @@ from saga_activities.bulk.guard_scripts import RowInsert
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.mysql import MysqlTransaction
 from saga_activities.guard.postgresql import TRANSACTION_TIMEOUT_VERSION, PostgresSqlSession, PostgresTransaction
+from saga_activities.guard.postgresql_script import rows_of
 from saga_activities.guard.script_transactions import begin_transaction
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.sqlalchemy_transaction import SqlAlchemyTransaction
@@ -49,8 +50,8 @@ _HELD = (
 
 _KEPT = (
     "SELECT pg_catalog.string_agg(pg_catalog.format('pg_catalog.set_config(%%L, %%L, true)', name,"
-    " pg_catalog.current_setting(name)), ', ' ORDER BY at) FROM pg_catalog.unnest(%s::text[]) WITH ORDINALITY"
-    " AS kept (name, at)"
+    " pg_catalog.current_setting(name)), ', ' ORDER BY at)"
+    " FROM pg_catalog.unnest(pg_catalog.string_to_array(%s, ',')) WITH ORDINALITY AS kept (name, at)"
 )
 
 _LOCK_SHARE = 1 / 8
@@ -79,15 +80,15 @@ class PostgresChunk(PostgresTransaction):
             )
             for key, row in zip(keys, rows, strict=True)
         ]
-        cursor = await self._send(_INSERT, (self._limits.scheduled_at, _rows(values), self._limits.scheduled_at))
-        won = set(await cursor.fetchall())
+        results = await self._send(_INSERT, (self._limits.scheduled_at, _rows(values), self._limits.scheduled_at))
+        won = set(rows_of(results[-1]))
         return [key in won for key in keys]
 
     async def read_rows(self, keys: Sequence[EntryKey]) -> Sequence[Mapping[str, GuardRow]]:
         await self.check_watermark()
-        cursor = await self._send(_SELECT, (_rows([_key(key) for key in keys]),))
+        results = await self._send(_SELECT, (_rows([_key(key) for key in keys]),))
         stored: dict[tuple[str, str, int], dict[str, GuardRow]] = {}
-        for saga_id, step, generation, op, reason, args_hash, result, origin in await cursor.fetchall():
+        for saga_id, step, generation, op, reason, args_hash, result, origin in rows_of(results[-1]):
             clear = self._stored_values.decrypt_result(result_place(saga_id, step, generation, op), result)
             stored.setdefault((saga_id, step, generation), {})[op] = GuardRow(reason, args_hash, clear, origin)
         return [stored.get(_key(key), {}) for key in keys]
@@ -120,8 +121,7 @@ class PostgresChunk(PostgresTransaction):
         names: list[str] = list(KEPT_POSTGRESQL)
         if self._raw.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
             names.append("transaction_timeout")
-        cursor = await self._send(_KEPT, (names,))
-        (settings,) = await cursor.fetchone() or ("",)
+        [(settings,)] = rows_of((await self._send(_KEPT, (",".join(names),)))[-1])
         restored = f"SELECT {settings}"
         if not self._limits.read_only:
             restored += f", ({with_foreign_keys(self._raw.info.server_version, local=True)})"
@@ -144,7 +144,7 @@ class PostgresChunk(PostgresTransaction):
         await self._send("; ".join(statements), ())
 
     async def back_to_savepoint(self) -> None:
-        await self._send("ROLLBACK TO SAVEPOINT saga_item", ())
+        await self.roll_back_by_driver("ROLLBACK TO SAVEPOINT saga_item")
 
     async def run_block(self, block: str, items: tuple[str, str], answer: str) -> str:
         """Run a DO block in one round trip. ``items``: name and text of the setting that it reads.
@@ -154,11 +154,11 @@ class PostgresChunk(PostgresTransaction):
         self.sql.check_allowed()
         self.sql.used = True
         text = block.replace("%", "%%")
-        cursor = await self._send(
+        results = await self._send(
             f"SELECT pg_catalog.set_config(%s, %s, true); {text}; SELECT pg_catalog.current_setting(%s)",
             (*items, answer),
         )
-        (counts,) = await cursor.fetchone() or ("",)
+        [(counts,)] = rows_of(results[-1])
         return counts
 
     @property

@@ -1,22 +1,22 @@
 """The guard's transaction on PostgreSQL.
 
 The connections are in autocommit mode and this file sends BEGIN and COMMIT itself, so that one round trip carries
-BEGIN, the time limits, the watermark check and the first insert, and another one the result and COMMIT. This needs
-psycopg's client-side binding cursor: only the simple query protocol accepts several statements.
+BEGIN, the time limits, the watermark check and the first insert, and another one the result and COMMIT.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import psycopg
-from psycopg import AsyncClientCursor, AsyncConnection
+from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
+from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection as SyncConnection
 from sqlalchemy import Executable, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
@@ -28,6 +28,7 @@ from sqlalchemy.sql.elements import TextClause
 
 from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error, message_of
 from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.postgresql_script import Value, rows_of, run_script
 from saga_activities.guard.sql_session import Row, SqlSession, StatementResult
 from saga_activities.guard.sqlstates import TRANSACTION_TIMEOUT
 from saga_activities.guard.stored_values import stored_values
@@ -46,14 +47,16 @@ from saga_activities.guard.transaction import (
 from saga_activities.result_columns import check_names, unreadable_column
 from saga_activities.session_settings import (
     CLEAN_POSTGRESQL,
-    DURABLE_COMMIT,
     OWN_SEARCH_PATH,
+    durable_commit,
     session_arguments,
     with_foreign_keys,
     without_foreign_keys,
 )
 from saga_activities.value_places import origin_place, result_place
 from sagas.sql_text.parsed import ParsedSql
+
+T = TypeVar("T")
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
 _INSERT_FIRST_ROW = (
@@ -105,7 +108,6 @@ class PostgresTransaction:
         self._connection = connection
         self._raw = raw
         self._backend_pid = raw.info.backend_pid
-        self._cursor = AsyncClientCursor(raw)
         self._entry_key = entry_key
         self._stored_values = stored_values(connection.engine)
         self._limits = limits
@@ -136,20 +138,16 @@ class PostgresTransaction:
         start = self._stored_values.encrypt_origin(origin_place(*self._key_values()), origin)
         row = (*self._key_values(), op, reason, args_hash, stored, start, self._limits.scheduled_at)
         if not self.answered:
-            cursor = await self._send(_INSERT_FIRST_ROW, (*row, self._limits.scheduled_at))
-            return await cursor.fetchone() is not None
-        cursor = await self._send(_NEXT, row)
-        return await cursor.fetchone() is not None
+            return (await self._send(_INSERT_FIRST_ROW, (*row, self._limits.scheduled_at)))[-1].ntuples > 0
+        return (await self._send(_NEXT, row))[-1].ntuples > 0
 
     async def check_watermark(self) -> None:
-        cursor = await self._send(_SELECT_BELOW_WATERMARK, (self._limits.scheduled_at,))
-        if await cursor.fetchone() is not None:
+        if (await self._send(_SELECT_BELOW_WATERMARK, (self._limits.scheduled_at,)))[-1].ntuples:
             raise BelowWatermark()
 
     async def rows(self, *, locked: bool = True) -> Mapping[str, GuardRow]:
         await self.check_watermark()
-        cursor = await self._send(_SELECT_ROWS + (" FOR SHARE" if locked else ""), self._key_values())
-        rows = await cursor.fetchall()
+        rows = rows_of((await self._send(_SELECT_ROWS + (" FOR SHARE" if locked else ""), self._key_values()))[-1])
         decrypt = self._stored_values.decrypt_result
         return {
             op: GuardRow(reason, args_hash, decrypt(result_place(*self._key_values(), op), result), origin)
@@ -182,9 +180,9 @@ class PostgresTransaction:
         if values:
             text = self._with_own_search_path(text)
         if self.sql.used:  # in the same round trip; a statement of an action may have called set_config
-            text = f"{DURABLE_COMMIT}; {text}; {CLEAN_POSTGRESQL}"
+            text = f"SELECT {durable_commit(local=True)}; {text}; {CLEAN_POSTGRESQL}"
         try:
-            cursor = await self._send(text, values)
+            results = await self._send(text, values)
         except psycopg.Error as error:
             classified = classify_database_error(error)
             if self._raw.closed or (classified is not None and classified.connection_lost):
@@ -192,10 +190,16 @@ class PostgresTransaction:
                 raise LostCommit(f"{message_of(error)}{help}") from error
             error.add_note(f"{STATEMENT_NOTE}{self._final_statement}")
             raise
-        if self.sql.used:
-            await cursor.set_result(-1 - len(CLEAN_POSTGRESQL.split(";")))
-        if cursor.statusmessage == "ROLLBACK":  # COMMIT of a failed transaction reports it, without an error
+        if any(result.command_status == b"ROLLBACK" for result in results):
+            # COMMIT of a failed transaction reports it, without an error.
+            await self.roll_back_by_driver("ROLLBACK")
             raise NotCommitted("the transaction was broken before COMMIT, and was rolled back")
+
+    async def roll_back_by_driver(self, statement: str) -> None:
+        """Let the driver see a rollback: it forgets the statements that it has prepared, which an error may have kept
+        from the server.
+        """
+        await self._answer(self._raw.execute(cast("Any", statement)))
 
     def _with_own_search_path(self, text: str) -> str:
         """Statements of the engine, in which names mean its own tables, whatever an action has set before."""
@@ -207,7 +211,7 @@ class PostgresTransaction:
             if not self._raw.closed and self._raw.info.transaction_status != TransactionStatus.IDLE:
                 await self._raw.rollback()
             if not self._raw.closed and self.sql.used:
-                await self._cursor.execute(CLEAN_POSTGRESQL)
+                await run_script(self._raw, CLEAN_POSTGRESQL, ())
             if self.sql.refusal is not None:
                 await self._raw.close()  # only a new session has another setting
         except psycopg.Error:
@@ -239,36 +243,32 @@ class PostgresTransaction:
     def _key_values(self) -> tuple[str, str, int]:
         return self._entry_key.saga_id, self._entry_key.entry, self._entry_key.generation
 
-    async def _send(self, text: str, values: tuple[Any, ...]) -> AsyncClientCursor[Any]:
+    async def _send(self, text: str, values: tuple[Value, ...]) -> Sequence[PGresult]:
         """Run ``text``; the first call opens the transaction in the same round trip."""
         opens = not self.answered
         if opens:
-            opening, milliseconds = self._begin_statements()
-            text, values = opening + text, (*milliseconds, *values)
+            text = self._begin_statements() + text
+        results = await self._answer(run_script(self._raw, text, values))
+        self.answered = True
+        if opens and not self._limits.read_only and results[1].get_value(0, 0) == b"replica":
+            # Not the rows of the guard: the statements of the action, which the database would not check.
+            self.sql.refusal = without_foreign_keys(self._raw.info.user, self._raw.info.dbname)
+        return results
+
+    async def _answer(self, sending: Awaitable[T]) -> T:
         self._interrupted = True  # until a result or an error arrives
         try:
-            await self._cursor.execute(cast("Any", text), values)
+            answer = await sending
         except psycopg.Error:
             self._interrupted = False
             raise
         self._interrupted = False
-        self.answered = True
-        if opens and not self._limits.read_only:
-            await self._check_foreign_keys()
-        await self._cursor.set_result(-1)  # only the last statement's result matters
-        return self._cursor
+        return answer
 
-    async def _check_foreign_keys(self) -> None:
-        """Refuse the statements of the action, not the rows of the guard, if the database would not check them."""
-        await self._cursor.set_result(1)
-        if await self._cursor.fetchone() == ("replica",):
-            self.sql.refusal = without_foreign_keys(self._raw.info.user, self._raw.info.dbname)
-
-    def _begin_statements(self) -> tuple[str, tuple[int, ...]]:
+    def _begin_statements(self) -> str:
         """BEGIN and the limits that end the transaction of a worker that froze or vanished.
 
-        ``lock_timeout`` is the shortest, so that a wait for a lock is distinguished from a slow statement. The limits
-        are parameters: psycopg parses every new text, but remembers this one.
+        ``lock_timeout`` is the shortest, so that a wait for a lock is distinguished from a slow statement.
         """
         remaining = max(50, int((self._limits.deadline - time.time()) * 1000))
         limits = {
@@ -278,15 +278,15 @@ class PostgresTransaction:
             if self._limits.idle_limit is None
             else min(remaining, int(self._limits.idle_limit * 1000)),
         }
-        if self._raw.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
+        version = self._raw.info.server_version
+        if version >= TRANSACTION_TIMEOUT_VERSION:
             limits["transaction_timeout"] = remaining + 1000  # the errors of the other limits are more specific
         level = f" ISOLATION LEVEL {self._limits.isolation}" if self._limits.isolation else ""
-        settings = "".join(f"SET LOCAL {name} = %s; " for name in limits)
-        mode = " READ ONLY" if self._limits.read_only else ""
-        checked = ""
-        if not self._limits.read_only:
-            checked = f"{with_foreign_keys(self._raw.info.server_version, local=True)}; {DURABLE_COMMIT}; "
-        return f"BEGIN{level}{mode}; {checked}{settings}", tuple(limits.values())
+        settings = [f"pg_catalog.set_config('{name}', '{limit}', true)" for name, limit in limits.items()]
+        if self._limits.read_only:
+            return f"BEGIN{level} READ ONLY; SELECT {', '.join(settings)}; "
+        checked = with_foreign_keys(version, local=True)  # first: its result is read
+        return f"BEGIN{level}; {checked}, {', '.join([durable_commit(local=True), *settings])}; "
 
 
 # ``step.sql`` on PostgreSQL: textual SQL goes directly to psycopg, because SQLAlchemy would build an execution context

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import CursorResult, Executable
 from sqlalchemy.engine.interfaces import BindTyping
@@ -56,6 +56,7 @@ from sagas.sql_text.written_tables import changed_tables
 from sagas.text.shortening import counted
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+T = TypeVar("T")
 
 
 class Row(Mapping[str, Any]):
@@ -236,10 +237,9 @@ class SqlSession:
         async with self._lock:
             if self._closed:
                 raise AttemptOver()
-            async with self._noticing_end():
-                # Without parameters a driver takes `%` as it is.
-                run = await self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
-            return run.rowcount
+            as_it_is = {"no_parameters": True}  # `%`, too
+            sending = self._connection.exec_driver_sql(statement, execution_options=as_it_is)
+            return (await self._noticing_end(sending)).rowcount
 
     async def use_own_search_path(self) -> None:
         """Let the names in the engine's statements mean its own tables, whatever an action has set before."""
@@ -363,8 +363,8 @@ class SqlSession:
 
     async def _described(self, query: str) -> Sequence[tuple[str, int]]:
         """The names and types of the columns of a query of MySQL or MariaDB."""
-        async with self._noticing_end():
-            result = await self._connection.exec_driver_sql(*self._bound(parse_sql(query, self._dialect), {}))
+        sending = self._connection.exec_driver_sql(*self._bound(parse_sql(query, self._dialect), {}))
+        result = await self._noticing_end(sending)
         description: Any = result.cursor.description if result.cursor is not None else ()
         return [(name, kind) for name, kind, *_ in description or ()]
 
@@ -395,17 +395,16 @@ class SqlSession:
     async def _execute(
         self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> StatementResult:
-        async with self._noticing_end():
-            return await self._send(statement, parameters)
+        return await self._noticing_end(self._send(statement, parameters))
 
-    @asynccontextmanager
-    async def _noticing_end(self) -> AsyncIterator[None]:
-        """Send what the block sends only if the transaction is still there, and notice if that ends it."""
+    async def _noticing_end(self, sending: Coroutine[Any, Any, T]) -> T:
+        """Send a statement only if the transaction is still there, and notice if that ends it."""
         if self.ended:
+            sending.close()
             raise TransactionEnded()
         was_open = is_open(self._connection)
         try:
-            yield
+            answer = await sending
         except asyncio.CancelledError as error:
             self.ended = self._connection.invalidated
             self.forbid_commit(error)  # also for a statement of the engine
@@ -419,6 +418,7 @@ class SqlSession:
             self.ended = True
             self.forbid_commit(TransactionVanished())
             raise TransactionVanished()
+        return answer
 
     async def _send(
         self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]

@@ -29,7 +29,7 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from saga_activities.session_settings import DURABLE_COMMIT
+from saga_activities.session_settings import durable_commit
 from saga_spark.sinks.iceberg.catalog import TableName, no_common_commit
 from saga_spark.sinks.iceberg.pyiceberg_internals import new_pointer_row, post_multi_table_commit, write_next_metadata
 from saga_spark.sinks.sink import CommitConflict
@@ -88,7 +88,7 @@ def _commit_sql(catalog: SqlCatalog, commits: Sequence[TableCommit]) -> None:
         with catalog.engine.begin() as connection:
             if catalog.engine.dialect.name == "postgresql":
                 connection.execute(sa.text(_COMMIT_TIMEOUTS))
-                connection.execute(sa.text(DURABLE_COMMIT))
+                connection.execute(sa.text(f"SELECT {durable_commit(local=True)}"))
             # In a fixed order, so that two publishers of the same tables do not deadlock.
             for change, location in sorted(staged, key=lambda pair: pair[0].name.identifier):
                 _swap_metadata_location(catalog, connection, change, location)
