@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, LiteralString, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -38,7 +38,7 @@ _POSTGRESQL = {
 """
 
 
-def durable_commit(*, local: bool) -> str:
+def durable_commit(*, local: bool) -> LiteralString:
     """The expression that makes COMMIT wait for the disk: with `synchronous_commit = off`, a crash of the server can
     lose an effect that is known as done. Other values, such as `remote_apply`, stay as they are, so it cannot be an
     option of the start. ``local``: for one transaction, so that it also holds where a connection pooler changes the
@@ -46,7 +46,7 @@ def durable_commit(*, local: bool) -> str:
     """
     return (
         "CASE WHEN pg_catalog.current_setting('synchronous_commit') = 'off'"
-        f" THEN pg_catalog.set_config('synchronous_commit', 'on', {str(local).lower()}) END"
+        f" THEN pg_catalog.set_config('synchronous_commit', 'on', {'true' if local else 'false'}) END"
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Generic, TypeVar
 
+from saga_activities.concurrency import end_tasks
 from saga_activities.guard.transaction import LONGER_TIMEOUT, LostCommit
 
 T = TypeVar("T")
@@ -27,41 +29,49 @@ async def await_commit(commit: Awaitable[None], deadline: float, look: Callable[
     """
     remaining = deadline - time.time()
     seconds = max(COMMIT_GRACE, remaining - min(_REPORTING, remaining / 10))
-    end = time.monotonic() + seconds
-    task = asyncio.ensure_future(commit)
+    loop = asyncio.get_running_loop()
+    limit = asyncio.timeout(seconds)
+    watch = _EffectWatch(look, lambda: limit.reschedule(loop.time()))
+    # Not a task: most responses arrive long before the first look, and a task costs more than a timer.
+    timer = loop.call_later(COMMIT_GRACE, watch.begin)
     try:
-        while not await _has_ended(task, min(COMMIT_GRACE, end - time.monotonic())):
-            if time.monotonic() >= end:
-                raise LostCommit(_too_slow(seconds))
-            effect = await _find_meanwhile(task, look())
-            if effect is not None:
-                return effect
-        await task
+        async with limit:
+            await commit
         return None
+    except TimeoutError:
+        if watch.effect is not None:
+            return watch.effect
+        if limit.expired():
+            raise LostCommit(_too_slow(seconds)) from None
+        raise
     finally:
-        await _stop(task)
+        timer.cancel()
+        await watch.end()
 
 
-async def _has_ended(task: asyncio.Future[None], seconds: float) -> bool:
-    await asyncio.wait({task}, timeout=max(0.0, seconds))
-    return task.done()
+class _EffectWatch(Generic[T]):
+    """Looks for the effect of a COMMIT again and again, until it is there, and then calls ``end_wait``."""
 
+    def __init__(self, look: Callable[[], Awaitable[T | None]], end_wait: Callable[[], None]) -> None:
+        self.effect: T | None = None
+        self._look = look
+        self._end_wait = end_wait
+        self._task: asyncio.Task[None] | None = None
 
-async def _find_meanwhile(commit: asyncio.Future[None], look: Awaitable[T | None]) -> T | None:
-    """Look while ``commit`` runs; None also if the database cannot be asked: the response may still arrive."""
-    task = asyncio.ensure_future(look)
-    await asyncio.wait({commit, task}, return_when=asyncio.FIRST_COMPLETED)
-    if commit.done():
-        await _stop(task)
-        return None
-    return None if task.exception() is not None else task.result()
+    def begin(self) -> None:
+        self._task = asyncio.create_task(self._run())
 
+    async def end(self) -> None:
+        if self._task is not None:
+            await end_tasks([self._task])
 
-async def _stop(task: asyncio.Future[Any]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # marks it as retrieved
+    async def _run(self) -> None:
+        while True:
+            with suppress(Exception):  # if the database cannot be asked, the response may still arrive
+                self.effect = await self._look()
+            if self.effect is not None:
+                return self._end_wait()
+            await asyncio.sleep(COMMIT_GRACE)
 
 
 def _too_slow(seconds: float) -> str:

@@ -120,11 +120,12 @@ class ScriptTransactions:
         """Run the script up to, but not including, COMMIT; an outcome means that it was rolled back."""
         tx: GuardTransaction | None = None
         seconds = limits.deadline - time.time()
-        limit, room = asyncio.timeout(seconds), asyncio.timeout(seconds * ACQUIRE_FRACTION)
+        end = asyncio.get_running_loop().time() + seconds
+        limit = asyncio.timeout(seconds * ACQUIRE_FRACTION)
         try:
             async with limit:
-                async with room:
-                    tx = await self._begin(entry_key, limits)
+                tx = await self._begin(entry_key, limits)
+                limit.reschedule(end)
                 verdict = await script(tx)
                 tx.sql.check_statements()
                 return tx, verdict
@@ -134,7 +135,7 @@ class ScriptTransactions:
             await _roll_back(tx)
             if tx is not None and tx.kept_changes:
                 return outcome_of_error(ChangesKept(text_of(error)))
-            if room.expired():
+            if limit.expired() and tx is None:
                 return outcome_of_error(
                     database_errors.NoFreeConnection(
                         f"no connection of {self.name} was free in time; set pool_size higher, or run more workers"
