@@ -20,6 +20,7 @@ ALL = {
     "bulk": ("many sagas in one workflow, a program without an engine, and a workflow for each saga", ["--quick"]),
     "starts": ("starts over HTTP that share workflows, and a workflow for each", ["--quick"]),
     "peers": ("the same saga on this engine, on other engines and without one", ["--quick"]),
+    "growth": ("work among few rows and among many", ["--quick"]),
     "staging": ("a Spark output staged, audited and published, and a bare write", ["--quick"]),
     "warm": ("a small Spark job as a step, and in a bare session", ["--quick"]),
     "relay": ("events through the outbox and its relay, and a bare transactional producer", ["--quick"]),

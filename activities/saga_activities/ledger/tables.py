@@ -107,6 +107,7 @@ run_table = sa.Table(
     sa.PrimaryKeyConstraint("saga_id", "started_at"),
     sa.Index("saga_run_started", "started_at"),
     sa.Index("saga_run_state", "state", "started_at"),
+    sa.Index("saga_run_saga", "saga", "started_at"),
     **TABLE_OPTIONS,
     **_PARTITIONS,
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from saga_activities.guard import watermark
 from saga_activities.guard.schema import create_tables, ddl
@@ -93,3 +94,29 @@ async def test_tables_can_be_created_again(guard_database: GuardDatabase) -> Non
     await create_tables(guard_database.engine)
     await create_tables(guard_database.engine)
     assert "saga_guard" in ddl(guard_database.engine.dialect.name)
+
+
+async def test_a_purge_reads_each_saga_once_and_keeps_those_in_between(
+    own: GuardDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cost of a purge would grow with its square if a read passed over what earlier ones have seen."""
+    monkeypatch.setattr(watermark, "PORTION", 3)
+    monkeypatch.setattr(watermark, "_READ_AT_ONCE", 6)
+    insert = (
+        "insert into saga_guard (saga_id, step, generation, op, reason, created_at)"
+        " values (:saga, :step, 1, 'do', 'do', :at)"
+    )
+    for number in range(40):
+        await own.rows(insert, saga=f"saga-{number:02}", step="a", at=10.0)
+        await own.rows(insert, saga=f"saga-{number:02}", step="b", at=11.0 if number % 2 else 950.0)
+    passed: list[str] = []
+
+    @event.listens_for(own.engine.sync_engine, "before_cursor_execute")
+    def note(*call: Any) -> None:
+        if "FROM saga_guard" in call[2] and call[2].startswith("SELECT DISTINCT"):
+            passed.append(call[3][1])
+
+    assert await watermark.clean_up(own.engine, oldest_open=None, now=1000.0, retention=100.0, **SOON) == 20
+    left = {row.saga_id for row in await own.rows("select saga_id from saga_guard")}
+    assert left == {f"saga-{number:02}" for number in range(0, 40, 2)}
+    assert passed == ["", "saga-11", "saga-23", "saga-35"]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import event, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.guard.schema import NewerTables, create_tables
@@ -307,3 +307,29 @@ async def test_a_role_that_may_not_change_tables_deletes_rows_only(ledger: RunLe
     assert (done.created, done.dropped, done.deleted) == ((), (), 1)
     assert done.refused is not None
     assert await ledger.list(RunFilter(), 10) == []
+
+
+async def test_the_plan_of_a_list_begins_at_its_page_and_at_its_saga(ledger: RunLedger) -> None:
+    """A list among millions of rows reads those that it shows."""
+    if ledger.engine.dialect.name != "postgresql":
+        pytest.skip("the plan of PostgreSQL is read")
+    sent: list[tuple[str, Any]] = []
+
+    @event.listens_for(ledger.engine.sync_engine, "before_cursor_execute")
+    def note(*call: Any) -> None:
+        sent.append((call[2], call[3]))
+
+    await ledger.list(RunFilter(before=(NOW, "s")), 10)
+    await ledger.list(RunFilter(saga="checkout"), 10)
+    page, of_saga = [each for each in sent if "ORDER BY" in each[0]]
+    async with ledger.engine.connect() as connection:
+        await connection.exec_driver_sql("set enable_seqscan = off")
+        await connection.exec_driver_sql("set enable_bitmapscan = off")
+        plans = [
+            "\n".join((await connection.exec_driver_sql(f"explain {sql}", values)).scalars())
+            for sql, values in (page, of_saga)
+        ]
+        await connection.exec_driver_sql("reset enable_seqscan")
+        await connection.exec_driver_sql("reset enable_bitmapscan")
+    assert "Index Cond: (started_at <=" in plans[0]
+    assert "Index Cond: (saga = " in plans[1]
