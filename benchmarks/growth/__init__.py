@@ -1,1 +1,1 @@
-"""What a piece of work costs among few rows and among many: `python -m benchmarks.growth [NAME …] [--quick]`."""
+"""The cost of a piece of work among few rows and among many: `python -m benchmarks.growth [NAME …] [--quick]`."""

@@ -1,4 +1,4 @@
-"""What a piece of work costs among few rows and among many: `python -m benchmarks.growth [NAME …] [--quick]`.
+"""The cost of a piece of work among few rows and among many: `python -m benchmarks.growth [NAME …] [--quick]`.
 
 Each measurement fills its tables twice with SQL, to the first and to the second size, and does the same work.
 """

@@ -1,4 +1,4 @@
-"""What is written to, read from and purged from a ledger of many sagas, of which a fiftieth is parked."""
+"""Writes to, reads from and purges of a ledger of many sagas, of which a fiftieth is parked."""
 
 from __future__ import annotations
 
