@@ -18,7 +18,10 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from saga_workers.bulk.signed_departures import departed_from
+from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.refusals import refusal_reason
+from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.saga_runs import describe_saga_run
 from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.temporal.temporal_runs import RunDescription
@@ -44,22 +47,21 @@ class SagaDetacher:
     async def __call__(
         self, request: Mapping[str, Any], states: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
     ) -> dict[str, str]:
-        """Start one for each saga. One that has a workflow already keeps it: this one or an earlier attempt's.
+        """Start one for each saga. One that an earlier attempt has given a workflow keeps it.
 
-        Returns the ids of those that Temporal refuses whenever they are sent, with its reasons. Raises another error of
-        a start after all have been tried.
+        Returns the ids of those that Temporal refuses whenever they are sent, or whose id another run has, with the
+        reasons. Raises another error of a start after all have been tried.
         """
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def start(summary: Mapping[str, Any], machine: Mapping[str, Any]) -> str | None:
             async with gate:
                 try:
-                    await self._start(request, summary, machine)
+                    return await self._start(request, summary, machine)
                 except RPCError as error:
                     if (reason := refusal_reason(error)) is None:
                         raise
                     return f"Temporal refuses its workflow: {reason}"
-            return None
 
         answers = await asyncio.gather(*(start(*state) for state in states), return_exceptions=True)
         refused: dict[str, str] = {}
@@ -70,7 +72,10 @@ class SagaDetacher:
                 refused[summary["saga_id"]] = answer
         return refused
 
-    async def _start(self, request: Mapping[str, Any], summary: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    async def _start(
+        self, request: Mapping[str, Any], summary: Mapping[str, Any], machine: Mapping[str, Any]
+    ) -> str | None:
+        """Start the workflow of one saga; returns why it cannot be started, if another run has the id."""
         saga_id = machine["saga_id"]
         definition = from_snapshot(request["definition"])
         value = {
@@ -110,25 +115,33 @@ class SagaDetacher:
             await start(WorkflowIDReusePolicy.REJECT_DUPLICATE)
         except WorkflowAlreadyStartedError:
             has_begun = machine["started_at"] is not None or machine.get("generation", 1) > 1
-            reuse = await self._reuse(saga_id, request["bulk_id"], has_begun=has_begun)
+            described = await describe_saga_run(self._temporal, saga_id)
+            is_ours = described is not None and await self._is_from(described, request["bulk_id"])
+            if described is not None and described.run.running and not is_ours:
+                return f"{holder_in_words(described.run)} has its id: end that run, or wait for its end"
+            reuse = _reuse(described, is_ours=is_ours, has_begun=has_begun)
             if reuse is not None:
                 with contextlib.suppress(WorkflowAlreadyStartedError):
                     await start(reuse)
-
-    async def _reuse(self, saga_id: str, bulk_id: str, *, has_begun: bool) -> WorkflowIDReusePolicy | None:
-        """The policy for a start under an id that has runs; None if one of them is the saga.
-
-        A closed run which this bulk workflow has not started may be of an earlier generation, or from before the
-        project had a ledger: what the bulk workflow has begun must go on. Runs that never became a saga count as none.
-        """
-        described = await describe_saga_run(self._temporal, saga_id)
-        if described is None or (described.never_accepted and not await _is_from(described, bulk_id)):
-            return WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
-        if has_begun and not described.run.running and not await _is_from(described, bulk_id):
-            return WorkflowIDReusePolicy.ALLOW_DUPLICATE
         return None
 
+    async def _is_from(self, described: RunDescription, bulk_id: str) -> bool:
+        """True if the bulk workflow has started the run, or the first one of its chain, in an earlier attempt."""
+        run = described.run
+        started = await start_of_run(self._temporal, run.id, run.raw.first_run_id or run.run_id)
+        if started is None:
+            return (await run.memo()).get(BULK_MEMO) == bulk_id
+        return await departed_from(run, started, self._keys) == bulk_id
 
-async def _is_from(described: RunDescription, bulk_id: str) -> bool:
-    """True if the bulk workflow has started the run, in an earlier attempt."""
-    return (await described.run.memo()).get(BULK_MEMO) == bulk_id
+
+def _reuse(described: RunDescription | None, *, is_ours: bool, has_begun: bool) -> WorkflowIDReusePolicy | None:
+    """The policy for a start under an id that has runs, none of which is open; None if one of them is the saga.
+
+    A closed run which this bulk workflow has not started may be of an earlier generation, or from before the project
+    had a ledger: what the bulk workflow has begun must go on. Runs that never became a saga count as none.
+    """
+    if is_ours:
+        return None
+    if described is None or described.never_accepted:
+        return WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+    return WorkflowIDReusePolicy.ALLOW_DUPLICATE if has_begun else None

@@ -27,7 +27,7 @@ from saga_workers.location.traces import (
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
 from saga_workers.stuck.lost_effects import has_ended_before, has_no_run, lost_effects, may_have_ended
-from saga_workers.stuck.verdict import holder_in_words
+from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import namespace_retention
 from saga_workers.views.saga_view import read_view

@@ -11,6 +11,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.location.parent_command import is_undone
 from saga_workers.stuck.lost_effects import has_ended_before, lost_effects, may_have_ended
 from saga_workers.stuck.missing_parents import MissingParent, find_missing_parent
+from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
@@ -21,7 +22,6 @@ from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import OVER, SagaView, StepView
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
-from sagas.text.shortening import shorten
 
 if TYPE_CHECKING:
     from saga_workers.location.traces import RecordedEffect
@@ -37,9 +37,6 @@ started with another input or at another time. ``id taken``: such a run finds th
 ``claim left``: its bulk workflow was closed before the saga had ended, or deleted before it had an effect.
 ``undo deleted``: its undo has begun, and Temporal has no run of it any more.
 """
-
-_MOST_SHOWN = 80
-"""Characters of the name of a workflow or task queue that anybody may have chosen."""
 
 _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
 
@@ -234,12 +231,6 @@ def _parent_of_effects(missing: MissingParent, holds: str, *, may_have_ended: bo
         return OpenSaga(missing.saga_id, "deleted", None, (holds,), may_have_ended=may_have_ended)
     other = OpenSaga(missing.saga_id, "replaced", None, (holds,), holder=holder_in_words(holder))
     return replace(other, is_held=holder.running, may_have_ended=may_have_ended)
-
-
-def holder_in_words(run: RunInfo) -> str:
-    """The run that has the id of a saga, for messages."""
-    what = f"a run of {shorten(run.workflow_type, _MOST_SHOWN)}"
-    return f"{what} on the task queue {shorten(run.task_queue, _MOST_SHOWN)}"
 
 
 async def replaced_saga(

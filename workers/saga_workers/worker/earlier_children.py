@@ -16,7 +16,7 @@ from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import open_effects, recorded_effects, undecided_undo
 from saga_workers.location.verified_outcomes import outcome_of
-from saga_workers.stuck.verdict import holder_in_words
+from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
 from saga_workers.views.saga_view import view_of_run
 from sagas.machine.parked import MOST_REPORTED

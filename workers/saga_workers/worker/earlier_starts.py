@@ -7,17 +7,14 @@ which Temporal records, and where a saga leaves its bulk workflow, which is sign
 from __future__ import annotations
 
 from temporalio.api.enums.v1 import ContinueAsNewInitiator
-from temporalio.api.history.v1 import WorkflowExecutionStartedEventAttributes
 from temporalio.client import Client as Temporal
 
+from saga_workers.bulk.signed_departures import departed_from
 from saga_workers.stuck.run_times import PRECISION
-from saga_workers.temporal.payload_codec import decrypted
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
-from sagas.protocol.payloads import DETACHED_HEADER, RESUMED_HEADER
-from sagas.protocol.signed_content import message_content
+from sagas.protocol.payloads import RESUMED_HEADER
 from sagas.settings.signing_keys import SigningKeys
-from sagas.text.exact_json import decode_json
 
 _BY_WORKFLOW = ContinueAsNewInitiator.CONTINUE_AS_NEW_INITIATOR_WORKFLOW
 
@@ -32,7 +29,7 @@ async def has_begun_before(temporal: Temporal, run: RunInfo, claimed: float, key
     if started is None:
         return True
     if started.initiator != _BY_WORKFLOW or not started.continued_execution_run_id:
-        return await _is_detached(run, started, keys)
+        return await departed_from(run, started, keys) is not None
     first = await start_of_run(temporal, run.id, started.first_execution_run_id)
     described = await describe_run(temporal, run.id, started.first_execution_run_id)
     if first is None or described is None:
@@ -40,19 +37,4 @@ async def has_begun_before(temporal: Temporal, run: RunInfo, claimed: float, key
     if RESUMED_HEADER in first.header.fields:
         return True
     is_within = described.run.start_time.timestamp() - PRECISION <= claimed
-    return is_within or await _is_detached(described.run, first, keys)
-
-
-async def _is_detached(
-    run: RunInfo, started: WorkflowExecutionStartedEventAttributes, keys: SigningKeys | None
-) -> bool:
-    """True if a bulk workflow of the project has started the run."""
-    header = started.header.fields.get(DETACHED_HEADER)
-    if header is None or keys is None or not keys.keys:
-        return header is not None
-    try:
-        [argument] = started.input.payloads
-        value = decode_json((await decrypted(argument, run.converter.payload_codec)).data)
-        return keys.verifies("detached", message_content([run.id], value), decode_json(header.data))
-    except ValueError:
-        return False
+    return is_within or await departed_from(described.run, first, keys) is not None

@@ -1,0 +1,50 @@
+"""A saga that leaves its bulk workflow while another run has its id: it is not taken for the one that goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from saga_workers.bulk.detached_starts import SagaDetacher
+from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.views.saga_list import SagaFilter
+from sagas.protocol.payloads import BULK_MEMO
+from tests.helpers.waiting import until
+from tests.integration.bulk.conftest import Bank
+
+honest = SagaDetacher.__call__
+
+
+async def test_a_saga_waits_until_its_id_is_free(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporal, foreign = bank.client.temporal, []
+
+    async def after_a_foreign_start(
+        self: SagaDetacher, request: Mapping[str, Any], states: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+    ) -> dict[str, str]:
+        if not foreign:
+            memo = {BULK_MEMO: request["bulk_id"]}
+            foreign.append(await temporal.start_workflow("billing", {}, id="taken-1", task_queue="nobody", memo=memo))
+        return await honest(self, request, states)
+
+    monkeypatch.setattr(SagaDetacher, "__call__", after_a_foreign_start)
+    starting = asyncio.create_task(bank.start("waiting", [{"id": "taken-1", "waits": True}]))
+
+    own = SagaFilter(task_queue=bank.project.settings.temporal.task_queue)
+
+    async def is_named() -> bool:
+        listed = [view async for view in list_stuck(bank.client.locator, own, limit=100)]
+        reasons = [reason for view in listed for reason in view.stuck or ()]
+        return any("a run of billing on the task queue nobody has its id: end that run" in text for text in reasons)
+
+    await until(is_named)
+    assert bank.query("select count(*) from saga_claim where saga_id = 'taken-1'") == [(1,)]
+    await foreign[0].terminate("a test")
+    result = await starting
+    assert result["detached"] == ["taken-1"]
+    await bank.client.signal("taken-1", "go")
+    await temporal.get_workflow_handle("taken-1").result()
+    assert (await bank.client.view("taken-1")).state == "COMPLETED"
+    assert bank.query("select count(*) from note") == [(1,)]
