@@ -30,6 +30,14 @@ DURATION = {
     "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$",
     messaging.FORM_DESCRIPTION: "a duration such as 3s, 10m or 1h30m",
 }
+_TIMESTAMP = {
+    "type": "string",
+    "pattern": (
+        r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])[Tt ]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]+)?"
+        r"([Zz]|[+-][0-9]{2}:[0-9]{2})$"
+    ),
+    messaging.FORM_DESCRIPTION: "a time with its zone, such as 2026-05-01T10:30:00Z",
+}
 _STATUS = {
     "type": "array",
     "items": {
@@ -140,7 +148,7 @@ BUILTINS: Mapping[str, Builtin] = {
             object_schema(
                 {
                     "for": DURATION,
-                    "until": STRING,
+                    "until": _TIMESTAMP,
                     "signal": STRING,
                     "timeout": DURATION,
                     "on_timeout": {"enum": ["reject", "continue", "park"]},

@@ -63,6 +63,8 @@ def _finding(use: Use, scope: ExpressionScope, results: Set[int]) -> Finding | N
     if use.absorbed:
         return None
     if use.path[0] == "steps":
+        if use.path[2:4] == ("results", ANY_ELEMENT):
+            return _null_element(use, scope)
         return _null_result(use, scope) if use.offset in results else None
     return _missing_property(use, scope) if use.path[0] in ("input", "item") else None
 
@@ -79,17 +81,31 @@ def _null_result(use: Use, scope: ExpressionScope) -> Finding | None:
         if condition is not None and holds(condition.node, use.facts):
             return None
     path = _written(use.path)
-    if scope.kind == "undo" and own:
+    test = f"test for null: steps.{target.id}.result != null ? … : …"
+    is_always = own and target.step.compensate is not None and target.step.compensate.always
+    if scope.kind == "undo" and is_always:
+        help = test
+    elif scope.kind == "undo" and own:
         # A default would let the undo pass over an effect that exists.
         help = (
             "undo by the key of the call instead: step.forward_key, which the participant knows also if its answer was "
             "lost; or give the step a `probe` that finds the effect"
         )
     else:
-        help = f"give a default: default({path}, …), or test for null: steps.{target.id}.result != null ? … : …"
-    # Null itself is a value, and a step's own result is null only if its attempts stay unknown.
-    fails = len(use.path) > len(("steps", target.id, "result")) and not own
+        help = f"give a default: default({path}, …), or {test}"
+    # Null itself is a value. Without `always`, a step's own result is null only if its attempts stay unknown.
+    fails = len(use.path) > len(("steps", target.id, "result")) and (not own or is_always)
     return (_PARKS if fails and _parks(scope) else _MISSING, f"`{path}` may be null: {why}", help)
+
+
+def _null_element(use: Use, scope: ExpressionScope) -> Finding | None:
+    """The finding about a field of one of the results of a step with `for_each`: null itself is a value."""
+    element, why = use.path[:4], scope.null_reason(use.path)
+    if why is None or len(use.path) == len(element) or element in use.facts.values:
+        return None
+    path = _written(use.path)
+    help = f"leave it out: steps.{use.path[1]}.results.filter(r, r != null), or give a default: default({path}, …)"
+    return (_PARKS if _parks(scope) else _MISSING, f"`{path}` may be null: {why}", help)
 
 
 def _missing_property(use: Use, scope: ExpressionScope) -> Finding | None:

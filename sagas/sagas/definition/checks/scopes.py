@@ -165,12 +165,15 @@ class ExpressionScope:
         return own or self.draft.graph.is_ancestor(id, self.step.id)
 
     def null_reason(self, path: NamePath) -> str | None:
-        """Why this result may be null; None if it is always present."""
-        if path[0] != "steps" or len(path) < 3 or path[2] != "result":
+        """Why this result, or one of those of a step with `for_each`, may be null; None if it is always present."""
+        if path[0] != "steps" or len(path) < 3 or path[2] not in ("result", "results"):
             return None
         target = self.draft.steps_by_id.get(path[1])
         if target is None:
             return None
+        if path[2] == "results":
+            is_left_out = path[3:4] == (ANY_ELEMENT,) and target.step.on_failure == "continue"
+            return f"an item of `{target.id}` may fail and be skipped" if is_left_out else None
         own = self.step is not None and target.id == self.step.id
         if own:
             return _unknown_result_reason(self.draft, target)

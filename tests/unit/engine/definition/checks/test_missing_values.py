@@ -233,3 +233,44 @@ def test_a_refusal_that_reads_a_field_bare(condition: str, expected: list[str]) 
         f"steps:\n  - {{id: a, uses: http, with: {call}, compensate: {{uses: pass, with: {{result: 1}}}}}}\n"
     )
     assert [code for code in actual_codes if code == "SAGA314"] == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("string(steps.a.result.amount)", ["SAGA310"]),
+        ("steps.a.result != null ? string(steps.a.result.amount) : ''", []),
+    ],
+)
+def test_an_undo_that_always_runs_tests_the_result_for_null(expression: str, expected: list[str]) -> None:
+    text = (
+        "steps:\n  - {id: a, uses: shop.reserve, with: {sku: x},"
+        ' compensate: {uses: shop.release, always: true, with: {sku: "${{ %s }}"}}}\n' % expression
+    )
+    assert [code for code in codes(text + PIVOT) if code in ("SAGA305", "SAGA310")] == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_reported"),
+    [
+        ("sum(steps.a.results.map(r, r.amount))", True),
+        ("steps.a.results[0].amount", True),
+        ("steps.a.results.filter(r, r != null).map(r, r.amount)", False),
+        ("steps.a.results.map(r, r != null, r.amount)", False),
+        ("steps.a.results.map(r, r == null ? 0 : r.amount)", False),
+        ("steps.a.results.map(r, default(r.amount, 0))", False),
+        ("size(steps.a.results)", False),
+        ("steps.a.results", False),
+    ],
+)
+def test_an_item_that_may_be_skipped_has_no_result(expression: str, is_reported: bool) -> None:
+    output = f'output: {{a: "${{{{ {expression} }}}}"}}\nsteps:\n'
+    item = "  - {id: a, uses: shop.price, effect: none, for_each: '${{ input.lines }}'%s}\n"
+    after_pivot = codes(output + item % ", on_failure: continue" + PIVOT)
+    assert after_pivot == (["SAGA310"] if is_reported else [])
+    assert codes(output + item % "" + PIVOT) == []
+    used_before = (
+        '  - {id: b, uses: shop.reserve, with: {sku: "${{ string(%s) }}"}, compensate: shop.release}\n' % expression
+    )
+    before = codes("steps:\n" + item % ", on_failure: continue" + used_before)
+    assert ("SAGA305" in before) is is_reported
