@@ -341,6 +341,28 @@ def backoff(retry: Retry, attempts: int) -> float:
     return min(retry.initial_interval * growth, max(retry.max_interval, retry.initial_interval))
 
 
+_SHORTEST_INTERVAL = 0.001
+"""Seconds; Temporal takes an interval of zero for its default of a second."""
+
+
+def exponential(retry: Retry) -> Retry:
+    """Return the policy without ``intervals``, as Temporal knows none: the waits grow from the first of them to the
+    last one. The failures of this project's workers ask for the exact interval, so these waits follow an attempt that
+    had no answer.
+    """
+    if not retry.intervals:
+        return retry
+    first, last = (max(retry.intervals[place], _SHORTEST_INTERVAL) for place in (0, -1))
+    growth = (last / first) ** (1 / max(len(retry.intervals) - 1, 1))
+    return replace(
+        retry,
+        initial_interval=first,
+        backoff_coefficient=max(growth, 1.0),
+        max_interval=max(first, last),
+        intervals=None,
+    )
+
+
 def remaining_retry(retry: Retry, attempts: int, seconds: float) -> Retry:
     """Return what is left of a policy ``seconds`` after the begin of the first of ``attempts`` attempts; at least one
     more.

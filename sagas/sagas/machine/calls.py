@@ -106,7 +106,7 @@ def _forward_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
         operation.uses,
         entry.arguments,
         step.name,
-        retry=retries.remaining_of_call(run, entry, flight, retries.call_retry(step)),
+        retry=retries.remaining_of_call(run, entry, flight, retries.call_retry(step, entry.min_attempts)),
         execution=step.execution,
         guard=_forward_guard(run, entry, operation) if operation.connection else None,
         earlier_attempts=entry.min_attempts,
@@ -204,6 +204,7 @@ def _undo_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
         operation.uses,
         undo_arguments,
         summary,
+        retry=retries.operation_retry(operation, undo),
         guard=guard,
         earlier_attempts=undo.min_attempts,
     )
@@ -317,7 +318,8 @@ def _confirm_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
         is_own = step.do.connection == operation.connection
         guard = GuardSpec(operation.connection, "decide" if is_own else "own", True, images=is_own and step.do.images)
     call = _new_call(run, entry, flight, operation, operation.uses, confirm_arguments, summary)
-    return replace(call, guard=guard, earlier_attempts=confirm.min_attempts)
+    retry = retries.operation_retry(operation, confirm)
+    return replace(call, retry=retry, guard=guard, earlier_attempts=confirm.min_attempts)
 
 
 def _new_call(

@@ -240,6 +240,7 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     single = retries.is_single_attempt(step)
     had_no_effect = outcome.kind == "failed" and outcome.retryable and retries.machine_repeats(step)
     before = entry.min_attempts
+    is_repeated = outcome.kind == "unknown" and attempts == 1 and retries.is_single_foreign_call(step.do, before)
     _record_attempt(run, entry, outcome, attempts)
     doubted = outcomes.is_doubted(step.do, outcome, entry.outcome)
     if outcome.kind == "done":
@@ -254,6 +255,8 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         _uncounted_attempt_ended(run, entry, outcome)
     elif outcome.park_reason is not None:
         run.park(entry, "do", outcome.park_reason)
+    elif is_repeated and run.pending_cause is None and retries.may_retry(run, entry):
+        retries.schedule_retry(run, entry, outcome.retry_after or backoff(step.do.retry, entry.min_attempts))
     elif step.pivot:
         commit.pivot_attempt_ended(run, entry, outcome, before)
     elif single and (outcome.kind == "unknown" or doubted):
@@ -284,7 +287,7 @@ def _record_attempt(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int 
     """Count the attempts of a call, and merge its outcome and error into those of the entry."""
     step = run.step(entry)
     before = entry.min_attempts
-    retry = retries.call_retry(step)
+    retry = retries.call_retry(step, before)
     attempt_counts.count_attempts(entry, outcome, attempts, retry)
     hidden = outcomes.hides_earlier_attempts(outcome, attempts) and not is_read(step)
     if hidden:

@@ -17,13 +17,14 @@ from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from sagas.builtins.callbacks import CALLBACK_ACTION
 from sagas.builtins.messaging import REQUEST
+from sagas.definition.model import exponential
 from sagas.input_limits import MAX_DURATION, MAX_RETRY_DELAY
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import UNDO_SUFFIX, encode_call
 from sagas.workflow.callbacks import Callbacks, Ended, awaits_callback
-from sagas.workflow.failures import attempts_made
+from sagas.workflow.failures import attempts_made, is_final_failure
 from sagas.workflow.limits import to_payload
 from sagas.workflow.origin_sender import OriginSender
 from sagas.workflow.run_trust import latest_call
@@ -32,7 +33,7 @@ from sagas.workflow.signed_answers import (
     outcome_of_answer,
     outcome_of_failure,
     outcome_of_foreign_answer,
-    outcome_of_others,
+    outcome_of_foreign_failure,
     outcome_of_request,
 )
 from sagas.workflow.summaries import limit_summary
@@ -138,9 +139,10 @@ class ActivityCalls:
             elif call.local:
                 outcome = outcome_of_request(call.action, payload, error, self._marker(call.id), call=started)
             else:  # only a worker of this project may try without end
-                outcome = outcome_of_others(error, self._marker(call.id))
+                outcome = outcome_of_foreign_failure(error, self._marker(call.id))
                 outcome = replace(outcome, counted=outcome.counted or call.op != "do", charged=True)
-            if outcome.kind in ("unknown", "rejected") and outcome.attempt is None:
+            is_last = not call.local and outcome.kind == "unknown" and is_final_failure(error)
+            if outcome.kind in ("unknown", "rejected") and outcome.attempt is None and not is_last:
                 outcome = replace(outcome, attempt=attempts_made(error, _retry_policy(call).maximum_attempts))
         except asyncio.CancelledError:
             if call.id not in self._cancelling:
@@ -304,7 +306,7 @@ def _beats(call: Call) -> bool:
 
 
 def _retry_policy(call: Call) -> RetryPolicy:
-    retry = call.retry
+    retry = exponential(call.retry)
     return RetryPolicy(
         initial_interval=timedelta(seconds=retry.initial_interval),
         backoff_coefficient=retry.backoff_coefficient,

@@ -106,6 +106,12 @@ def activity_outcome(error: FailureError) -> Outcome:
     return Outcome("unknown", failure=Failure(type(cause).__name__, str(cause or error)))
 
 
+def is_final_failure(error: FailureError) -> bool:
+    """True for a failure after which Temporal repeats nothing, whatever the retry policy."""
+    cause = activity_failure(error)
+    return isinstance(cause, ApplicationError) and cause.non_retryable
+
+
 def attempts_made(error: FailureError, maximum: int) -> int | None:
     """The number of attempts of an activity; None if it ended before its ``maximum``, and nothing has told."""
     used_up = isinstance(error, ActivityError) and error.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED

@@ -147,6 +147,15 @@ def outcome_of_others(error: FailureError, marker: str) -> Outcome:
     return replace(outcome, failure=replace(outcome.failure, quotes=True))
 
 
+def outcome_of_foreign_failure(error: FailureError, marker: str) -> Outcome:
+    """The outcome of a call to a worker of another project, from its failure. A rejection that Temporal would repeat
+    is none: the worker leaves open what the next attempt finds.
+    """
+    outcome, cause = outcome_of_others(error, marker), activity_failure(error)
+    is_open = isinstance(cause, ApplicationError) and not cause.non_retryable and outcome.kind == "rejected"
+    return Outcome("unknown", failure=outcome.failure, retry_after=outcome.retry_after) if is_open else outcome
+
+
 def outcome_of_request(name: str, request: Payload, error: FailureError, marker: str, *, call: str) -> Outcome:
     """The outcome of a command, whose failure is a reply, or that of a worker of the project.
 

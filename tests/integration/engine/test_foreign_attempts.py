@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from collections import defaultdict
 from typing import Any
 
+import pytest
 from temporalio import activity
+from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
@@ -63,6 +67,94 @@ async def test_details_in_the_same_object_as_the_attempt_are_kept(env: Environme
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "rejected")
     assert story["reason"]["details"] == {"code": "sold-out", "seats": []}
     assert story["steps"][0]["attempts"] == 1
+
+
+class Clinic:
+    """A worker that refuses to book, and counts the calls. ``failures``: attempts that fail before it answers."""
+
+    def __init__(self, *, failures: int = 0, final: bool = True, rejects: str = "clinic.book") -> None:
+        self.calls: list[str] = []
+        self.times = defaultdict[str, list[float]](list)
+        self._failures, self._final, self._rejects = failures, final, rejects
+
+    def worker(self, client: Client, queue: str) -> Worker:
+        return Worker(client, task_queue=queue, activities=[self.book, self.unbook])
+
+    @activity.defn(name="clinic.book")
+    async def book(self, argument: dict[str, Any]) -> str:
+        return self._answer("clinic.book")
+
+    @activity.defn(name="clinic.cancel")
+    async def unbook(self, argument: dict[str, Any]) -> str:
+        return self._answer("clinic.cancel")
+
+    def _answer(self, name: str) -> str:
+        self.calls.append(name)
+        self.times[name].append(time.monotonic())
+        if self.calls.count(name) <= self._failures:
+            raise ApplicationError("no connection")
+        if name == self._rejects:
+            raise ApplicationError("fully booked", type="Rejected", non_retryable=self._final)
+        return "done"
+
+
+def clinic(queue: str, more: str = "") -> str:
+    return f"""
+        saga: clinic
+        steps:
+          - id: ask
+            uses: clinic.book
+            task_queue: {queue}
+            retry: {{max_attempts: 4, initial_interval: 100ms}}
+            compensate:
+              uses: clinic.cancel
+              task_queue: {queue}
+              retry: {{max_attempts: 3, initial_interval: 100ms}}
+            {more}
+          - {{id: stop, uses: require, with: {{that: "${{{{ false }}}}", message: closed}}}}
+    """
+
+
+@pytest.mark.parametrize(
+    ("worker", "more", "expected"),
+    [
+        (Clinic(), "", ("COMPENSATED", "rejected", "rejected", ["clinic.book"])),
+        (Clinic(failures=1), "", ("COMPENSATED", "rejected", "unknown", ["clinic.book"] * 4 + ["clinic.cancel"] * 2)),
+        (Clinic(final=False), "", ("COMPENSATED", "unknown", "unknown", ["clinic.book"] * 4 + ["clinic.cancel"])),
+        (Clinic(failures=9), "", ("PARKED", "unknown", "unknown", ["clinic.book"] * 4 + ["clinic.cancel"] * 3)),
+        (
+            Clinic(failures=2, rejects=""),
+            "",
+            ("COMPENSATED", "rejected", "done", ["clinic.book"] * 3 + ["clinic.cancel"] * 3),
+        ),
+        (Clinic(rejects="clinic.cancel"), "", ("PARKED", "rejected", "done", ["clinic.book", "clinic.cancel"])),
+        (Clinic(), "pivot: true", ("COMPENSATED", "rejected", "rejected", ["clinic.book"])),
+    ],
+    ids=["first", "second", "repeatable", "failing", "recovered", "undo", "pivot"],
+)
+async def test_a_rejection_in_the_first_attempt_is_believed_without_its_number(
+    env: Environment, worker: Clinic, more: str, expected: tuple[str, str, str, list[str]]
+) -> None:
+    queue = f"clinic-{uuid.uuid4()}"
+    definition = clinic(queue, more)
+    if more:
+        definition = definition[: definition.index("            compensate:")] + f"            {more}\n"
+    async with env.serving(definition) as client, worker.worker(client.temporal, queue):
+        story = await run_saga(client, "clinic")
+    outcome = (story["state"], story["reason"]["kind"], story["steps"][0]["outcome"], worker.calls)
+    assert outcome == expected
+
+
+async def test_the_attempts_of_another_worker_are_made_at_the_given_intervals(env: Environment) -> None:
+    queue, worker = f"clinic-{uuid.uuid4()}", Clinic(failures=9)
+    definition = clinic(queue).replace(
+        "max_attempts: 4, initial_interval: 100ms", "max_attempts: 3, intervals: [3s, 0s]"
+    )
+    async with env.serving(definition) as client, worker.worker(client.temporal, queue):
+        await run_saga(client, "clinic")
+    first, second, third = worker.times["clinic.book"]
+    assert second - first >= 3.0
+    assert third - second < 3.0
 
 
 async def test_an_attempt_that_is_due_has_no_time(env: Environment) -> None:

@@ -74,7 +74,11 @@ RETRY = MappingType(
         ),
         Field("max_interval", Duration(), "the longest wait, default 1m"),
         Field("give_up_after", Duration(), "total time over all attempts"),
-        Field("intervals", ListOf(Duration(zero=True), minimum=1), "the waits one by one; the last one repeats"),
+        Field(
+            "intervals",
+            ListOf(Duration(zero=True), minimum=1),
+            "the waits one by one; the last one repeats; after an attempt without an answer about these",
+        ),
     ),
     exclusive=(
         ("intervals", "initial_interval"),

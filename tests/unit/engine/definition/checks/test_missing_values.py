@@ -243,10 +243,8 @@ def test_a_refusal_that_reads_a_field_bare(condition: str, expected: list[str]) 
     ],
 )
 def test_an_undo_that_always_runs_tests_the_result_for_null(expression: str, expected: list[str]) -> None:
-    text = (
-        "steps:\n  - {id: a, uses: shop.reserve, with: {sku: x},"
-        ' compensate: {uses: shop.release, always: true, with: {sku: "${{ %s }}"}}}\n' % expression
-    )
+    undo = f'{{uses: shop.release, always: true, with: {{sku: "${{{{ {expression} }}}}"}}}}'
+    text = f"steps:\n  - {{id: a, uses: shop.reserve, with: {{sku: x}}, compensate: {undo}}}\n"
     assert [code for code in codes(text + PIVOT) if code in ("SAGA305", "SAGA310")] == expected
 
 
@@ -269,8 +267,6 @@ def test_an_item_that_may_be_skipped_has_no_result(expression: str, is_reported:
     after_pivot = codes(output + item % ", on_failure: continue" + PIVOT)
     assert after_pivot == (["SAGA310"] if is_reported else [])
     assert codes(output + item % "" + PIVOT) == []
-    used_before = (
-        '  - {id: b, uses: shop.reserve, with: {sku: "${{ string(%s) }}"}, compensate: shop.release}\n' % expression
-    )
+    used_before = STEP.format(f"string({expression})", "").replace("id: a", "id: b")
     before = codes("steps:\n" + item % ", on_failure: continue" + used_before)
     assert ("SAGA305" in before) is is_reported
