@@ -472,3 +472,13 @@ def notification_workflow_id(saga_id: str, notification: str, generation: int) -
     """The workflow id of the run that delivers a notification; each generation of the saga has its own."""
     run = f"{saga_id}~{notification}"
     return f"{run}@{generation}" if generation > 1 else run
+
+
+def second_notification_id(workflow_id: str) -> str:
+    """The workflow id of that run if a run of somebody else has the first one."""
+    return f"{workflow_id}.2"
+
+
+def is_notification_id(workflow_id: str) -> bool:
+    """True for the workflow id of a notification; no saga id contains a tilde."""
+    return workflow_id.partition("~")[2].startswith(NOTIFICATION_PREFIX)

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
@@ -23,6 +24,7 @@ from sagas.machine.remaining_calls import RemainingCall
 from sagas.protocol.messages import Notify
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
+    NESTED_ACTIVITY,
     NOTIFICATION_MEMO,
     NOTIFICATION_WORKFLOW,
     RETRY_NOTIFICATION_SIGNAL,
@@ -30,11 +32,13 @@ from sagas.protocol.payloads import (
     decode_call,
     encode_call,
     is_local_call,
+    second_notification_id,
 )
 from sagas.text.exact_json import decode_json
 from sagas.text.markdown import markdown_text
 from sagas.text.shell import saga_command
 from sagas.workflow.client_fields import LONGEST_NAME, LONGEST_WAIT, number, optional_text, read_client_value, text
+from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
 from sagas.workflow.json_payloads import NO_INPUT, raw_json
 from sagas.workflow.limits import to_payload
@@ -73,27 +77,46 @@ class Notifications:
             payload = to_payload(order, "the content of the notification")
         except DefinitionError as error:
             payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
-        payload = to_payload(
-            signed_message("notification", [command.workflow_id], decode_json(payload.data)),
-            "the content of the notification",
-        )
-        await self._context.throttle.wait_for_room(len(payload.data))
-        if (problem := workflow_id_problem(command.workflow_id)) is not None:
-            self._end(command, f"notification not sent: {problem}")
-            return
-        try:
-            await workflow.start_child_workflow(
-                NOTIFICATION_WORKFLOW,
-                RawValue(payload),
-                id=command.workflow_id,
-                static_summary=run_summary(f"✉ {command.uses}: {order['saga_id']} is {command.milestone}"),
-                memo={NOTIFICATION_MEMO: {**_INITIAL_STATUS, "saga_id": order["saga_id"]}},
-                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-                cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
-            )
-        except WorkflowAlreadyStartedError:
-            workflow.logger.info("notification %s is already being delivered", command.workflow_id)
-        self._end(command)
+        problem = ""
+        for id in (command.workflow_id, second_notification_id(command.workflow_id)):
+            signed = signed_message("notification", [id], decode_json(payload.data))
+            taken = await self._start_as(id, command, to_payload(signed, "the content of the notification"))
+            if taken is None:
+                self._end(command)
+                return
+            problem = f"notification {command.id} not sent: {taken}"
+            workflow.logger.warning(problem)
+        self._end(command, problem)
+
+    async def _start_as(self, id: str, command: Notify, payload: Payload) -> str | None:
+        """Start the delivering run under this id; returns why that cannot be, None if it is there."""
+        if (problem := workflow_id_problem(id)) is not None:
+            return problem
+        saga_id = workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)
+        while True:
+            await self._context.throttle.wait_for_room(len(payload.data))
+            try:
+                await workflow.start_child_workflow(
+                    NOTIFICATION_WORKFLOW,
+                    RawValue(payload),
+                    id=id,
+                    static_summary=run_summary(f"✉ {command.uses}: {saga_id} is {command.milestone}"),
+                    memo={NOTIFICATION_MEMO: {**_INITIAL_STATUS, "saga_id": saga_id}},
+                    parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                    cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
+                )
+                return None
+            except WorkflowAlreadyStartedError:
+                request = {"id": id, "parent": saga_id, "undone": False, "asked_at": workflow.time()}
+                summary = f"is {id} a notification?"
+                answer = await perform_until_answered(
+                    NESTED_ACTIVITY, raw_json(request), summary, timeout=timedelta(seconds=30)
+                )
+                if answer["state"] == "OWN":
+                    workflow.logger.info("notification %s is already being delivered", id)
+                    return None
+                if answer["state"] == "FOREIGN":
+                    return f"{answer['holder']} has the id {id}"
 
     def _end(self, command: Notify, problem: str | None = None) -> None:
         if problem is not None:

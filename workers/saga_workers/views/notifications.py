@@ -13,6 +13,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy
 
+from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
@@ -26,6 +27,8 @@ from sagas.protocol.payloads import (
     NOTIFICATION_WORKFLOW,
     OWNER_HEADER,
     RETRY_NOTIFICATION_SIGNAL,
+    UNDO_SUFFIX,
+    second_notification_id,
 )
 from sagas.protocol.saga_view import DeliveryState, ErrorView, NotificationView, SagaView
 from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, MAX_TYPE_CHARACTERS
@@ -49,9 +52,32 @@ async def with_notifications(temporal: Temporal, view: SagaView) -> SagaView:
     async def ask(row: NotificationView) -> NotificationView:
         async with gate:
             described = await describe_run(temporal, row.run)
-        return row if described is None else await _with_delivery_state(row, described.run)
+            if described is None:
+                return row
+            first = described.run
+            if not _is_of(first, view.id) and (second := await _second_run(temporal, row, view.id)) is not None:
+                return await _with_delivery_state(replace(row, run=second.id), second)
+            # `saga notify --again` starts one without a parent.
+            if _is_of(first, view.id) or (first.workflow_type == NOTIFICATION_WORKFLOW and first.parent_id is None):
+                return await _with_delivery_state(row, first)
+            return replace(row, error=ErrorView(type="IdTaken", message=_taken(first)))
 
     return replace(view, notifications=tuple(await asyncio.gather(*(ask(row) for row in view.notifications))))
+
+
+def _is_of(run: RunInfo, saga_id: str) -> bool:
+    """True for a run that the saga, or its undo, has started to deliver: Temporal itself writes the parent of a run."""
+    return run.workflow_type == NOTIFICATION_WORKFLOW and run.parent_id in (saga_id, saga_id + UNDO_SUFFIX)
+
+
+async def _second_run(temporal: Temporal, row: NotificationView, saga_id: str) -> RunInfo | None:
+    """The run that the saga has started under the second id, because somebody else had the first one."""
+    described = await describe_run(temporal, second_notification_id(row.run))
+    return described.run if described is not None and _is_of(described.run, saga_id) else None
+
+
+def _taken(run: RunInfo) -> str:
+    return f"{holder_in_words(run)} has its id, so nothing tells whether it was delivered"
 
 
 async def _with_delivery_state(row: NotificationView, run: RunInfo) -> NotificationView:
@@ -229,6 +255,8 @@ async def _close(temporal: Temporal, row: NotificationView, decision: Mapping[st
 
 async def _described(temporal: Temporal, row: NotificationView) -> RunDescription:
     described = await describe_run(temporal, row.run)
+    if described is None and row.error is not None:
+        raise RefusedError(f"the notification {row.id} cannot be sent again: {row.error.message}")
     if described is None:
         raise RefusedError(f"Temporal has deleted the run of the notification {row.id}")
     return described

@@ -7,8 +7,10 @@ start names, and anybody may close a workflow that has the id of the parent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import RawValue
 
@@ -16,14 +18,20 @@ from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import open_effects, recorded_effects, undecided_undo
 from saga_workers.location.verified_outcomes import outcome_of
+from saga_workers.stuck.served_runs import is_on_own_queue
 from saga_workers.temporal.holding_runs import holder_in_words
-from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
+from saga_workers.temporal.payload_codec import decrypted
+from saga_workers.temporal.run_history import start_of_run
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from saga_workers.views.saga_view import view_of_run
 from sagas.machine.parked import MOST_REPORTED
 from sagas.protocol.nested_result import completed_child
-from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.payloads import NOTIFICATION_WORKFLOW, UNDO_SUFFIX, is_notification_id
 from sagas.protocol.saga_view import SagaView
+from sagas.protocol.signed_content import message_content
 from sagas.settings import Settings
+from sagas.settings.signing_keys import SigningKeys
+from sagas.text.exact_json import decode_json
 from sagas.workflow.failures import child_result
 from sagas.workflow.json_payloads import read_payload
 
@@ -38,8 +46,12 @@ async def look_up_earlier_child(
 
     ``undone``: it is to be undone, so of one that is GONE also ``why`` it cannot be started again for that, or None.
 
+    Of a notification: OWN or FOREIGN for its open run, FREE without one.
+
     Raises RPCError, and SagaError for a guard that cannot be read.
     """
+    if is_notification_id(id):
+        return await _delivery(locator, id)
     location = await locator.within_temporal().locate(id)
     child = location.run
     if child is not None and child.run.parent_id not in (parent, parent + UNDO_SUFFIX):
@@ -62,6 +74,31 @@ async def look_up_earlier_child(
     if undone and child is None and end["state"] == "GONE":
         return {**end, "why": await _why_not_again(settings, id)}
     return end
+
+
+async def _delivery(locator: Locator, id: str) -> dict[str, Any]:
+    """The answer about a notification: its run counts if the project has signed what it was started with."""
+    described = await describe_run(locator.temporal, id)
+    if described is None or not described.run.running:
+        return {"state": "FREE"}
+    run = described.run
+    if run.workflow_type == NOTIFICATION_WORKFLOW and is_on_own_queue(locator, run):
+        started = await start_of_run(locator.temporal, id, run.run_id)
+        if started is not None and await _is_signed(locator.keys, run, started.input.payloads):
+            return {"state": "OWN"}
+    return {"state": "FOREIGN", "holder": holder_in_words(run)}
+
+
+async def _is_signed(keys: SigningKeys | None, run: RunInfo, payloads: Sequence[Payload]) -> bool:
+    if keys is None or not keys.keys:
+        return True
+    try:
+        [payload] = payloads
+        order = decode_json((await decrypted(payload, run.converter.payload_codec)).data)
+    except ValueError:
+        return False
+    signature = order.get("signature") if isinstance(order, dict) else None
+    return isinstance(order, dict) and keys.verifies("notification", message_content([run.id], order), signature)
 
 
 async def _why_not_again(settings: Settings, id: str) -> str | None:
