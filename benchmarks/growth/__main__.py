@@ -12,18 +12,18 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.bulk import SETTINGS, TABLES
-from benchmarks.growth import guard, ledger
-from benchmarks.growth.database import CONNECTION, GrowthDatabase
+from benchmarks.growth import definitions, guard, ledger, outbox
+from benchmarks.growth.database import GrowthDatabase
 from benchmarks.support.bench_stack import bench_stack
 from saga_activities.connections import DatabaseConnections
 from sagas.settings import load_settings
 
-ALL: dict[str, ModuleType] = {"guard": guard, "ledger": ledger}
+ALL: dict[str, ModuleType] = {"guard": guard, "ledger": ledger, "outbox": outbox, "definitions": definitions}
 LINE = "{:<34} {:>14} {:>14} {:>7} {:>14} {:>14} {:>7}"
 
 
 async def measure(folder: Path, server: int, options: argparse.Namespace) -> None:
-    connections = DatabaseConnections([load_settings(folder).connection(CONNECTION)])
+    connections = DatabaseConnections(load_settings(folder).sql_connections())
     try:
         for name in options.names or ALL:
             module = ALL[name]
@@ -31,8 +31,8 @@ async def measure(folder: Path, server: int, options: argparse.Namespace) -> Non
             many = options.rows or many
             database = GrowthDatabase(connections, server)
             small, large = await module.measure(database, few), await module.measure(database, many)
-            print(f"\n{name}: {few:,} and {many:,} rows; milliseconds, load {os.getloadavg()[0]:.1f}")
-            print(LINE.format("", "few rows", "many rows", "ratio", "CPU, few", "CPU, many", "ratio"))
+            print(f"\n{name}: {few:,} and {many:,}; milliseconds, load {os.getloadavg()[0]:.1f}")
+            print(LINE.format("", "few", "many", "ratio", "CPU, few", "CPU, many", "ratio"))
             for what, least in small.items():
                 most = large[what]
                 clock = [f"{least.clock:.2f}", f"{most.clock:.2f}", f"{most.clock / least.clock:.1f}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from pathlib import Path
 
@@ -182,7 +183,8 @@ def _file_version(path: Path) -> FileVersion | None:
 
 
 def _mentions(path: Path, name: str) -> bool:
+    """Return whether the file has the name, and not only as a part of a longer one."""
     try:
-        return name.encode() in read_bounded(path)
+        return re.search(rb"(?<![\w-])%s(?![\w-])" % re.escape(name.encode()), read_bounded(path)) is not None
     except OSError:
         return False  # reading all files reports the error

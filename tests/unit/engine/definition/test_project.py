@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sagas.errors import UsageError
-from sagas.project import Project
+from sagas.project import Project, _mentions
 from sagas.settings import load_settings
 
 PAY = "saga: pay\nsteps: [{id: ask, uses: wait, with: {signal: go}}]\n"
@@ -34,6 +34,14 @@ def test_files_that_do_not_mention_the_saga_are_not_read(tmp_path: Path) -> None
     alone = project(tmp_path, a=PAY, c="saga: wrong\nstps: []\n")
     alone.definition("pay")
     assert "_all_definitions" not in alone.__dict__
+
+
+def test_a_file_with_a_longer_name_does_not_mention_the_saga(tmp_path: Path) -> None:
+    longer = {f"a{number}": PAY.replace("saga: pay", f"saga: pay{number}") for number in range(3)}
+    alone = project(tmp_path, b=PAY.replace("pay", "'pay'"), **longer, c="saga: pay-wrong\nstps: []\n")
+    assert alone.definition("pay").saga == "pay"
+    assert not _mentions(tmp_path / "a1.saga.yaml", "pay")
+    assert not _mentions(tmp_path / "c.saga.yaml", "pay")
 
 
 def test_a_second_definition_of_the_same_name_is_still_found(tmp_path: Path) -> None:
