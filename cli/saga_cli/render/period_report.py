@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from html import escape
 
 from saga_cli.output import echo, print_table
-from saga_workers.views.period_report import SHOWN_RESIDUE, STATE_COLUMNS, PeriodReport
+from saga_workers.views.period_report import STATE_COLUMNS, PeriodReport
 from sagas.presentation.html_page import html_page
 from sagas.presentation.styled_text import format_duration, local_time, parse_timestamp
 from sagas.text.printable import printable_line
@@ -128,7 +128,8 @@ def _parked(report: PeriodReport) -> Section:
         ]
         for group in report.parked
     ]
-    return Section("Parked now", header, rows, "" if rows else "nothing needs an operator")
+    left_out = f"… {report.parked_left_out}" if report.parked_left_out else ""
+    return Section("Parked now", header, rows, left_out or ("" if rows else "nothing needs an operator"))
 
 
 def _residue(report: PeriodReport) -> Section:
@@ -146,8 +147,8 @@ def _residue(report: PeriodReport) -> Section:
         for view in report.residue
         for effect in view.residue
     ]
-    more = report.total("RESIDUE") > len(report.residue)
-    note = f"The newest {SHOWN_RESIDUE}; saga list --state RESIDUE has all." if more else ""
+    shown, total = len(report.residue), report.total("RESIDUE")
+    note = f"… the newest {shown:,} of {total:,}; use --limit N for more" if total > shown else ""
     return Section("Residue", header, rows, note if rows else "none")
 
 

@@ -58,13 +58,24 @@ class ParkedRow:
 @dataclass(frozen=True, slots=True)
 class ParkedList:
     """Parked operations. ``unreachable``: sagas that could not be queried, each with the reason. ``asked``: the number
-    of listed sagas that were queried, ``omitted``: of those that were not, because of a limit.
+    of listed sagas that were queried, ``omitted``: of those that were not, because of a limit. ``more_in_ledger``: the
+    limit has also left out sagas that only the ledger has.
     """
 
     operations: tuple[ParkedRow, ...]
     unreachable: Mapping[str, str]
     omitted: int = 0
     asked: int = 0
+    more_in_ledger: bool = False
+
+    @property
+    def left_out(self) -> str | None:
+        """The words about the sagas that a ``--limit`` has left out; None if it has left out none."""
+        more = "use --limit N for more"
+        if self.omitted:
+            total = self.asked + self.omitted
+            return f"the first {self.asked:,} of {total:,} sagas that may wait, those that started first; {more}"
+        return f"not all of those that only the ledger has; {more}" if self.more_in_ledger else None
 
 
 async def read_parked(
@@ -110,13 +121,16 @@ async def read_parked(
         blocking = [child.id for id in ids for child in views[id].children if child.waits]
         ids = [id for id in dict.fromkeys(blocking) if nested and id not in views]
     lost = ledger_views(locator, replace(criteria, states=("PARKED",)), without=views)
+    more_in_ledger = False
     async for view in lost:
         if limit is not None and len(views) >= limit:
+            more_in_ledger = True
             break
         views[view.id] = view
     unasked = {id: view.incomplete for id, view in views.items() if view.incomplete and not view.parked}
     operations = tuple(parked_operation for view in views.values() for parked_operation in parked_operations(view))
-    return ParkedList(operations, unasked, 0 if limit is None or asked < limit else max(0, total - asked), asked)
+    omitted = 0 if limit is None or asked < limit else max(0, total - asked)
+    return ParkedList(operations, unasked, omitted, asked, more_in_ledger)
 
 
 async def _first_parked(temporal: Temporal, criteria: SagaFilter, limit: int) -> tuple[list[RunInfo], int]:

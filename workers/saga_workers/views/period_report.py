@@ -35,7 +35,6 @@ CLOSED_RUNS = 500
 """Runs of each name and state that were closed from outside: of the newest it is looked up if they were resumed."""
 
 SLOWEST_STEPS = 10
-SHOWN_RESIDUE = 50
 _CONCURRENCY = 16
 _RPC_TIMEOUT = timedelta(seconds=30)
 
@@ -82,8 +81,8 @@ class StepTimes:
 @dataclass(frozen=True, slots=True)
 class PeriodReport:
     """``source``: where the outcomes are from. ``slowest_steps`` of ``sagas_read`` sagas, ``residue``: the newest ones.
-    ``holds``: the pauses, and the circuit breakers that are open now. ``unknown``: sentences about what the source
-    cannot tell.
+    ``holds``: the pauses, and the circuit breakers that are open now. ``parked_left_out``: the words about the sagas
+    that a limit has left out of ``parked``. ``unknown``: sentences about what the source cannot tell.
     """
 
     since: datetime
@@ -97,6 +96,7 @@ class PeriodReport:
     residue: Sequence[SagaView]
     unknown: Sequence[str]
     holds: Sequence[StandingPause] = ()
+    parked_left_out: str | None = None
 
     def total(self, state: str) -> int:
         return sum(count.states.get(state, 0) for count in self.sagas)
@@ -111,6 +111,7 @@ class PeriodReport:
             "sagas_read": self.sagas_read,
             "slowest_steps": [asdict(step) for step in self.slowest_steps],
             "parked": list(self.parked),
+            "parked_left_out": self.parked_left_out,
             "residue": [
                 {
                     "id": view.id,
@@ -127,11 +128,12 @@ class PeriodReport:
 
 
 async def read_report(
-    locator: Locator, criteria: SagaFilter, definitions: Collection[str], until: datetime
+    locator: Locator, criteria: SagaFilter, definitions: Collection[str], until: datetime, *, limit: int = 100
 ) -> PeriodReport:
     """The sagas that began at ``criteria.since`` or later; ``criteria.saga``: only those of this name.
 
-    ``definitions``: the names in the project. Raises LedgerUnavailable, UsageError, RPCError.
+    ``definitions``: the names in the project. ``limit``: of the sagas that are listed as parked, and of those with a
+    residue. Raises LedgerUnavailable, UsageError, RPCError.
     """
     since, saga, ledger = criteria.since, criteria.saga, locator.ledger
     assert since is not None
@@ -148,8 +150,8 @@ async def read_report(
     for name, count in members.items():
         counts.setdefault(name, SagaCount(name)).open += count
     _add_outcomes(counts, outcomes)
-    parked = await read_parked(locator, replace(criteria, since=None), nested=True)
-    residue = [view async for view in query_sagas(locator, replace(criteria, states=("RESIDUE",)), limit=SHOWN_RESIDUE)]
+    parked = await read_parked(locator, replace(criteria, since=None), nested=True, limit=limit)
+    residue = [view async for view in query_sagas(locator, replace(criteria, states=("RESIDUE",)), limit=limit)]
     return PeriodReport(
         since,
         until,
@@ -162,6 +164,7 @@ async def read_report(
         residue,
         [*await _unknown(locator, since, until, names), *_unreachable(parked.unreachable)],
         [*await ledger.pauses(), *await ledger.open_breakers()] if ledger.configured else [],
+        parked.left_out,
     )
 
 

@@ -27,6 +27,7 @@ def parked(
     since: Annotated[str | None, typer.Option(help="only sagas started since then: 2h, 7d, or 2026-03-01")] = None,
     label: Annotated[list[str] | None, typer.Option("-l", "--label", help="name=value; repeatable")] = None,
     all_: Annotated[bool, typer.Option("--all", help="include sagas whose other branches are still running")] = False,
+    limit: Annotated[int, typer.Option(help="maximum number of sagas, those that started first", min=1)] = 100,
 ) -> int:
     """List what needs an operator, grouped by saga, step, operation and error, with the command for each group."""
     from saga_cli.shared_options import saga_filter
@@ -37,10 +38,12 @@ def parked(
 
         asked = saga_filter(settings, saga=saga, since=since, labels=label or ())
         try:
-            parked_list = await read_parked(locator, asked, include_running=all_, nested=True)
+            parked_list = await read_parked(locator, asked, include_running=all_, nested=True, limit=limit)
         except LedgerUnavailable as error:
             warn(f"these are only the sagas that Temporal has: {error.message}")
-            parked_list = await read_parked(locator.within_temporal(), asked, include_running=all_, nested=True)
+            parked_list = await read_parked(
+                locator.within_temporal(), asked, include_running=all_, nested=True, limit=limit
+            )
         return parked_list, await _refused_replies(settings, parked_list)
 
     from saga_workers.views.parked import group_parked
@@ -49,6 +52,8 @@ def parked(
     groups = [_with_refused_reply(group, refused) for group in group_parked(parked_list.operations)]
     if groups or not parked_list.unreachable or wants_json():
         print_list(groups, human=lambda rows: _print_groups(rows))
+    if parked_list.left_out:
+        (warn if wants_json() else echo)(f"… {parked_list.left_out}")
     if not parked_list.unreachable:
         return 0
     why = next(iter(parked_list.unreachable.values()))

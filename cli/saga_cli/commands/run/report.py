@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 def report(
     since: Annotated[str, typer.Option(help="sagas started since then: 12h, 7d, or 2026-03-01")] = "1d",
     saga: Annotated[str | None, typer.Option(help="only sagas of this name")] = None,
+    limit: Annotated[
+        int, typer.Option(help="maximum number of sagas that are parked, and of those with residue", min=1)
+    ] = 100,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write an HTML page with the report")] = None,
 ) -> int:
     """Report on the sagas of a period: how many have started, how they have ended, the slowest steps, what is parked,
@@ -35,7 +38,7 @@ def report(
         from saga_workers.views.period_report import read_report
 
         asked = saga_filter(settings, saga=saga, since=since)
-        return await read_report(locator, asked, _definitions(settings), datetime.now(UTC))
+        return await read_report(locator, asked, _definitions(settings), datetime.now(UTC), limit=limit)
 
     period = with_locator(read)
     from saga_cli.render.period_report import print_report, report_page

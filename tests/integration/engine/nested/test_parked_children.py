@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from saga_workers.client import Client
 from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.views import oldest_runs
 from saga_workers.views.parked import ParkedList, read_parked
+from saga_workers.views.period_report import read_report
 from saga_workers.views.saga_list import SagaFilter
 from sagas import Rejected, Step
 from sagas.errors import RefusedError, UsageError
@@ -241,5 +244,11 @@ async def test_with_a_limit_the_oldest_are_found_without_a_list_of_all(
         first = await until(lambda: parked(2))
         assert (first.asked, first.omitted) == (2, 4)
         assert {row.saga_id for row in first.operations} == set(sagas[:2])
+        left_out = "the first 2 of 6 sagas that may wait, those that started first; use --limit N for more"
+        assert first.left_out == left_out
         every = await until(lambda: parked(None))
         assert {row.saga_id for row in every.operations} == set(sagas)
+        assert every.left_out is None
+        now = datetime.now(UTC)
+        report = await read_report(client.locator, replace(criteria, since=now - timedelta(hours=1)), (), now, limit=2)
+        assert (sum(group["count"] for group in report.parked), report.parked_left_out) == (2, left_out)
