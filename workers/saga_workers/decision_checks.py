@@ -13,6 +13,8 @@ from sagas.errors import UsageError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 from sagas.settings.signing_keys import SigningKeys
+from sagas.text.exact_json import readable_json
+from sagas.text.printable import MASK
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -22,11 +24,15 @@ if TYPE_CHECKING:
 async def check_answer(
     locator: Locator, saga_id: str, decision: Mapping[str, Any], load_actions: Callable[[], Actions]
 ) -> str | None:
-    """Raise UsageError if the step's action, which this project has, does not take the new arguments, or does not
-    return such a result. Returns why that could not be compared; None if it was, or if there is nothing to compare.
+    """Raise UsageError if the new arguments or the result have a masked value, or if the step's action, which this
+    project has, does not take the arguments or does not return such a result.
 
+    Returns why that could not be compared; None if it was, or if there is nothing to compare.
     ``load_actions`` returns those of the project.
     """
+    for name in ("with", "result"):
+        if MASK in readable_json(decision[name]):
+            raise UsageError(f"--{name} has {MASK}, which only stands for a hidden value: write the value itself")
     settings = locator.settings
     if (decision["with"] is None and decision["result"] is None) or settings is None or settings.config_file is None:
         return None

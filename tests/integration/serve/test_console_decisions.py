@@ -48,8 +48,9 @@ async def test_an_operator_decides_about_a_parked_step(console: ServedConsole) -
         assert (look.status_code, "{&#34;other&#34;:\n1}</textarea>" in look.text) == (200, True)
         for wrong, status, message in (
             ({"form": "guessed"}, 403, "earlier session"),
-            ({"reason": " "}, 400, "needs the string `reason`"),
-            ({"with": "{"}, 400, "The field with is not JSON"),
+            ({"reason": " "}, 400, "Write the reason for it under “Why”"),
+            ({"with": "{"}, 400, "under “Other arguments than before” is not JSON"),
+            ({"with": '{"value": {"card": "•••"}}'}, 400, "only stands for a hidden value: write the value itself"),
             ({"decision": "forget"}, 400, "There is no decision `forget`"),
             ({"step": "pay"}, 409, "pay"),
         ):
@@ -99,7 +100,7 @@ async def test_a_decision_that_needs_evidence_is_shown_and_asks_for_it(console: 
         await look("charge", "done", "the saga ends COMPLETED")
         fields = await look("charge", "compensate", "<li>block will be undone: unwork")
         refused = await send(fields)
-        assert (refused.status_code, "needs --evidence" in refused.text) == (409, True), refused.text
+        assert (refused.status_code, "needs “How you know it”" in refused.text) == (409, True), refused.text
         assert required.search(refused.text), "the form is still there"
         assert "they called back</textarea>" in refused.text
         assert "The saga has accepted it" in (await send(fields, evidence="no money came")).text

@@ -175,7 +175,7 @@ async def test_a_signal_is_sent_by_keyboard(browser: Browser, shop: Shop, consol
         assert await page.locator("li code").all_inner_texts() == ["by"]
         assert "Wait for the approval ends with the data" in await page.locator("main").inner_text()
         for data, reject, problem in (
-            ('{"by":', "", "The field data is not JSON"),
+            ('{"by":', "", "under “The data” is not JSON"),
             ('{"by": "eve"}', "no budget", "Send either data or reject"),
         ):
             await page.get_by_label("The data, as JSON").fill(data)

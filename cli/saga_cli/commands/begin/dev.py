@@ -69,7 +69,9 @@ def restart(
 
 @app.command()
 def status(
-    reveal: Annotated[bool, typer.Option("--reveal", help="show the passwords of the embedded servers")] = False,
+    reveal: Annotated[
+        bool, typer.Option("--reveal", help="show the passwords of the embedded servers; not recorded")
+    ] = False,
 ) -> None:
     """Show the services, their states and addresses. Passwords of the embedded servers are in -o json only."""
     _print_status(_stack_as_it_is(), reveal=reveal or wants_json())

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from sagas.settings import Settings
 
 
+_REVEAL = (
+    "show x-sensitive values in clear; before that the ledger records the time, the operator (--as) and --reason, "
+    "which `saga show ID` and the console list"
+)
+
+
 def show(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write an HTML page with the view")] = None,
-    reveal: Annotated[
-        bool, typer.Option("--reveal", help="show x-sensitive values in clear; recorded in the ledger, with your name")
-    ] = False,
-    reason: Annotated[str | None, typer.Option(help="with --reveal: why; recorded")] = None,
+    reveal: Annotated[bool, typer.Option("--reveal", help=_REVEAL)] = False,
+    reason: Annotated[str | None, typer.Option(help="with --reveal: why; recorded with it")] = None,
     as_: Operator = None,
 ) -> int:
     """Show what happened, what was undone, what is stuck and what to do.

@@ -141,6 +141,8 @@ class DecisionPages:
             max_text=MAX_TEXT,
             preview=preview,
             problems=list(dict.fromkeys(problems)),
+            missing=[name for name in ("with", "result") if any(f"--{name}" in problem for problem in problems)],
+            needs_definition=[command for command in parked.commands if " --definition " in command] if parked else [],
             signal=form.get("name", "") if operation == "signal" else None,
             parts=self._read_parts(view, form.get("name", "")) if operation == "signal" else (),
             may_send=preview.refusal is None or (parked is not None and _word(operation, form) in parked.decisions),

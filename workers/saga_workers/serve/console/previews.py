@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from saga_workers.serve.console.words import FIELD_LABELS
 from saga_workers.serve.operation_request import OperationRequest, checked_operation
 from saga_workers.serve.operations import Operations
 from saga_workers.serve.request_body import BadRequest
@@ -42,7 +43,9 @@ def request_in(operation: Operation, form: Mapping[str, str]) -> OperationReques
             try:
                 fields[name] = parse_json(fields[name].encode())
             except ValueError as error:
-                raise BadRequest(400, f"the field {name} is not JSON: {error}") from None
+                raise BadRequest(400, f"what is written under “{FIELD_LABELS[name]}” is not JSON: {error}") from None
+    if operation in ("resolve", "undo") and "reason" not in fields:
+        raise BadRequest(400, f"write the reason for it under “{FIELD_LABELS['reason']}”")
     return checked_operation(operation, fields, form.get("name", "") if operation == "signal" else None)
 
 

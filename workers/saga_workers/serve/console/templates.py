@@ -15,11 +15,13 @@ from saga_workers.serve.console.words import (
     ANSWER_WORDS,
     DECISION_WORDS,
     EVENT_WORDS,
+    FIELD_LABELS,
     OPERATION_WORDS,
     PAUSED,
     REQUEST_MEANINGS,
     REQUEST_WORDS,
     STATE_WORDS,
+    in_form_words,
 )
 from saga_workers.serve.console_path import ROOT
 from sagas.presentation.html_page import STYLE_SHEET, served_page
@@ -136,6 +138,7 @@ def _environment() -> Environment:
     filters: Mapping[str, Any] = {
         "short": _short,
         "sentence": _sentence,
+        "in_form_words": in_form_words,
         "pretty_json": _pretty_json,
         "moment": _moment,
         "ago": _ago,
@@ -160,6 +163,7 @@ def _environment() -> Environment:
             "request_meanings": REQUEST_MEANINGS,
             "operation_words": OPERATION_WORDS,
             "event_words": EVENT_WORDS,
+            "labels": FIELD_LABELS,
             "symbols": {**STATE_SYMBOLS, "PARKED": PAUSED},
             "paused": PAUSED,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -51,6 +52,16 @@ REQUEST_WORDS: Mapping[str, str] = {
 }
 """The requests of people to a saga, as a button names them."""
 
+FIELD_LABELS: Mapping[str, str] = {
+    "reason": "Why",
+    "evidence": "How you know it",
+    "with": "Other arguments than before",
+    "result": "The result of the step",
+    "data": "The data",
+    "reject": "Reject the step instead",
+}
+"""The fields of a form, as their labels name them."""
+
 REQUEST_MEANINGS: Mapping[str, str] = {
     "cancel": "It stops, and what it has done is undone. Past its point of no return it refuses that.",
     "pause": "It begins nothing new until somebody lets it go on. What is under way ends, and clocks run.",
@@ -86,3 +97,10 @@ EVENT_WORDS: Mapping[str, str] = {
     "DROPPED": "dropped",
     "REFUSED": "refused by the broker",
 }
+
+_OPTION = re.compile(r"--(reason|evidence|with|result)\b")
+
+
+def in_form_words(message: str) -> str:
+    """A message of a command, with the labels of the form in place of its options."""
+    return _OPTION.sub(lambda option: f"“{FIELD_LABELS[option[1]]}”", message)
