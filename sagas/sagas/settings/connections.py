@@ -78,7 +78,12 @@ class SqlConnection(Connection):
 
     heading = "connections.shop"
     title = "[connections.NAME], a database"
-    summary = "A database that takes part in sagas: PostgreSQL, MySQL, MariaDB or SQLite."
+    summary = (
+        "A database that takes part in sagas: PostgreSQL, MySQL, MariaDB or SQLite. Tested are PostgreSQL 18, MariaDB "
+        "10.11 and SQLite 3.40. MySQL 8 has the code of MariaDB, and was never tested: no test of the project has run "
+        "on a MySQL server. Try each kind of step that you use there, above all `compensate: auto` and `two_phase`, "
+        "before you rely on it."
+    )
 
     embedded: bool = False
     keeps_outputs: bool = False
