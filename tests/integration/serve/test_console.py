@@ -190,6 +190,8 @@ async def test_a_parked_saga_shows_its_input_and_its_call(console: ServedConsole
                 assert SCRIPT in html.unescape(values[1]).replace('\\"', '"')
                 assert '"card": "•••"' in html.unescape(values[1])
             assert CARD not in shown
+        failed = html.unescape((await chief.get(console.page("COMPENSATED"))).text)
+        assert "<summary>Called with</summary>" in failed, "of each step that has failed"
         begun = await begin(console.client, "waits", {"list": ["long"] * 10_000})
         shown = (await chief.get(saga_path(begun))).text
         assert '<details class="json"><summary>What the saga was started with' in shown, "it is folded"

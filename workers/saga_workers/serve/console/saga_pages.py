@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import unquote
 
 from starlette.requests import Request
@@ -28,8 +29,15 @@ from sagas.presentation.graph import build_saga_graph
 from sagas.presentation.graph_picture import to_svg
 from sagas.presentation.parked_outputs import output_lines
 from sagas.presentation.parked_rows import rows_table
-from sagas.presentation.step_text import forward_text, parked_arguments, rows_to_show, undo_span
-from sagas.presentation.styled_text import reason_text, to_plain
+from sagas.presentation.step_text import (
+    MAX_INLINE,
+    failed_calls,
+    forward_text,
+    parked_arguments,
+    rows_to_show,
+    undo_span,
+)
+from sagas.presentation.styled_text import error_text, reason_text, to_plain
 from sagas.presentation.web_ui_text import residue_text
 from sagas.protocol.saga_view import SagaView, StepView
 
@@ -38,12 +46,17 @@ _DATABASES_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A row of the table of steps. ``note``: in place of the rest, for items of a `for_each` that are left out."""
+    """A row of the table of steps. ``note``: in place of the rest, for items of a `for_each` that are left out.
+
+    ``error``: the whole of an error that ``forward`` begins. ``calls``: the arguments of what has failed, with titles.
+    """
 
     note: str | None = None
     step: StepView | None = None
     forward: str = ""
     backward: str = ""
+    error: str = ""
+    calls: Sequence[tuple[str, Any]] = ()
 
 
 class SagaPages:
@@ -73,7 +86,7 @@ class SagaPages:
             reason=reason_text(view) if view.reason else None,
             progress=progress_of(view) if view.steps else None,
             titles={step.id: _title(step) for step in view.steps},
-            rows=_step_rows(view.steps, now),
+            rows=_step_rows(view, now),
             story=story_of(view),
             has_graph=view.saga in self._project.project.definitions,
             parked_rows=rows_table(view),
@@ -136,11 +149,18 @@ def _title(step: StepView) -> str:
     return (step.name or step.id) + (" (skipped)" if step.state == "SKIPPED" else "")
 
 
-def _step_rows(steps: Sequence[StepView], now: datetime) -> list[StepRow]:
+_CALL_TITLES = {"do": "Called with", "undo": "Its undo called with", "confirm": "Its confirmation called with"}
+
+
+def _step_rows(view: SagaView, now: datetime) -> list[StepRow]:
     rows = []
-    for step in rows_to_show(steps):
+    parked = {(each.step, each.op) for each in view.parked}  # whose calls are shown with what can be decided
+    for step in rows_to_show(view.steps):
         if isinstance(step, str):
             rows.append(StepRow(note=step))
-        else:
-            rows.append(StepRow(None, step, forward_text(step, now), undo_span(step)[0]))
+            continue
+        text = error_text(step.error) if step.error and step.state not in ("DONE", "CONFIRMED", "CONFIRMING") else ""
+        error = text if len(text) > MAX_INLINE and (step.id, "do") not in parked else ""
+        calls = [(_CALL_TITLES[op], call) for op, call in failed_calls(step) if (step.id, op) not in parked]
+        rows.append(StepRow(None, step, forward_text(step, now), undo_span(step)[0], error, calls))
     return rows
