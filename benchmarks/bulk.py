@@ -1,14 +1,17 @@
 """Bulk execution, a program without an engine, and one workflow for each saga: `python -m benchmarks.bulk [--quick]`.
 
-All of them take random amounts from random accounts in three guarded steps, on the same servers. Each round measures
-every way once, in turn; ratios are medians of the ratios of the rounds. In the mixed ways 8 % of the sagas are rejected
-and 0.5 % violate a constraint in their second step, and the first one is undone.
+All of them take random amounts from random accounts in three guarded steps, on the same servers, with one worker. Each
+round measures every way once, in turn; ratios are medians of the ratios of the rounds. In the mixed ways 8 % of the
+sagas are rejected and 0.5 % violate a constraint in their second step, and the first one is undone. CPU is user and
+system time of all processes. `--second-worker` starts and stops one between rounds instead, each worker on a core of
+its own, and everything else on the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -18,16 +21,18 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 from confluent_kafka import Producer
 
 from benchmarks.no_engine import Payment, payments
-from benchmarks.support.bench_stack import bench_stack
+from benchmarks.support.bench_stack import bench_stack, pids_of
+from benchmarks.support.measure import cpu_seconds
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import producer_config
 from saga_workers.client import Client
@@ -37,6 +42,9 @@ from sagas.settings import load_settings
 
 HERE = Path(__file__).parent
 ACCOUNTS = 1000
+FEWEST_CORES = 4
+"""Cores with which two workers have one each, and everything else has others."""
+
 SINGLE_COUNT = 100
 """Sagas of a round with a workflow of their own."""
 
@@ -121,18 +129,46 @@ def _failing(mixed: bool) -> tuple[float, float]:
     return (REJECTED, VIOLATING) if mixed else (0.0, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run of one way. ``cpu``: milliseconds for each saga, by process. ``deadlocks``: those that PostgreSQL has
+    resolved meanwhile."""
+
+    rate: float
+    cpu: Mapping[str, float]
+    deadlocks: int
+
+
 class BulkBench:
     """One stack, and the ways of running sagas on it. Each way returns sagas per second.
 
-    ``taken`` is the amount by which all ways together must have lowered the balances.
+    ``pids`` are the processes of the stack. ``taken`` is the amount by which all ways together must have lowered the
+    balances.
     """
 
-    def __init__(self, client: Client, url: str, size: int, in_flight: int) -> None:
+    def __init__(self, client: Client, url: str, size: int, in_flight: int, pids: Mapping[str, int]) -> None:
         self._client = client
         self._url = url
         self._size = size
         self._in_flight = in_flight
+        self._pids = pids
+        self._preparation = 0.0
         self.taken = 0
+
+    async def sample(self, run: Callable[[int], Awaitable[float]], count: int) -> Sample:
+        """Run ``count`` sagas in one way."""
+        deadlocks, self._preparation = await self._deadlocks(), 0.0
+        before, own_before = {part: cpu_seconds(pid) for part, pid in self._pids.items()}, sum(os.times()[:4])
+        rate = await run(count)
+        used = {"program or client": sum(os.times()[:4]) - own_before - self._preparation}
+        used |= {part: cpu_seconds(pid) - before[part] for part, pid in self._pids.items()}
+        cpu = {part: 1000 * seconds / count for part, seconds in used.items()}
+        return Sample(rate, cpu, await self._deadlocks() - deadlocks)
+
+    async def _deadlocks(self) -> int:
+        await asyncio.sleep(1.2)  # PostgreSQL's sessions report their counts at most once a second
+        query = "select deadlocks from pg_stat_database where datname = current_database()"
+        return (await asyncio.to_thread(self._row, query))[0]
 
     def _payments(self, count: int, *, mixed: bool = False) -> tuple[str, list[Payment]]:
         """The name of a run, and what its sagas take."""
@@ -151,6 +187,7 @@ class BulkBench:
         assert process.stdout is not None
         assert process.stdin is not None
         await process.stdout.readline()  # it has imported everything
+        self._preparation += cpu_seconds(process.pid)
         begin = time.perf_counter()
         process.stdin.close()  # go
         assert await process.wait() == 0
@@ -224,7 +261,9 @@ class BulkBench:
         return self._of_arriving(f"percentile_cont(array[0.5, 0.99]) within group (order by {delay})", begin)[0]
 
     def _of_arriving(self, what: str, begin: float) -> Sequence[Any]:
-        query = f"select {what} from saga_run where saga = 'arriving' and started_at > to_timestamp({begin})"
+        return self._row(f"select {what} from saga_run where saga = 'arriving' and started_at > to_timestamp({begin})")
+
+    def _row(self, query: str) -> Sequence[Any]:
         with psycopg.connect(self._url) as connection:
             row = connection.execute(query).fetchone()  # pyright: ignore[reportArgumentType,reportCallIssue]
         assert row is not None
@@ -262,54 +301,122 @@ run_sagas(url, run, todo)
 """
 
 
-async def measure(folder: Path, options: argparse.Namespace) -> None:
+async def measure(folder: Path, pids: Mapping[str, int], options: argparse.Namespace) -> None:
     project = Project(load_settings(folder))
     url = project.settings.connection("bench").url.replace("+psycopg", "")
     async with await Client.connect(project) as client:
-        bench = BulkBench(client, url, options.size, options.in_flight)
-        ways: dict[str, Callable[[], Awaitable[float]]] = {
-            "no engine, three transactions": lambda: bench.without_engine(options.count),
-            "no engine, mixed": lambda: bench.without_engine(options.count, mixed=True),
-            "bulk, three sql steps": lambda: bench.bulk("plain", options.count),
-            "bulk, mixed": lambda: bench.bulk("mixed", options.count, mixed=True),
-            "bulk, three batch actions": lambda: bench.bulk("batched", options.count),
-            "bulk, every twentieth leaves": lambda: bench.bulk("leaving", options.count, leave_every=20),
-            "bulk, the same, none leaves": lambda: bench.bulk("leaving", options.count),
-            "a workflow for each saga": lambda: bench.single(SINGLE_COUNT),
-        }
-        rates: dict[str, list[float]] = {name: [] for name in ways}
-        for number in range(options.rounds + 1):
-            for name, run in ways.items() if number % 2 else reversed(ways.items()):
-                rate = await run()
-                if number:  # the first round warms up
-                    rates[name].append(rate)
-        print_rates(rates)
-        KafkaAdmin(project.settings.kafka).ensure_topic(TOPIC, 4)
-        await bench.arriving(options.events, 3)  # the trigger finds its topic
-        (await bench.arriving(options.events, 3 if options.quick else 20)).print()
+        bench = BulkBench(client, url, options.size, options.in_flight, pids)
+        if options.second_worker:
+            await measure_second_worker(bench, folder, pids, options)
+        else:
+            await measure_ways(bench, options)
+            KafkaAdmin(project.settings.kafka).ensure_topic(TOPIC, 4)
+            await bench.arriving(options.events, 3)  # the trigger finds its topic
+            (await bench.arriving(options.events, 3 if options.quick else 20)).print()
         check_balance(url, bench.taken)
 
 
-def start_worker(folder: Path) -> subprocess.Popen[bytes]:
-    """One more in addition to that of the stack: a Python process uses one core."""
+async def measure_ways(bench: BulkBench, options: argparse.Namespace) -> None:
+    ways: dict[str, Callable[[int], Awaitable[float]]] = {
+        "no engine, three transactions": bench.without_engine,
+        "no engine, mixed": lambda count: bench.without_engine(count, mixed=True),
+        "bulk, three sql steps": lambda count: bench.bulk("plain", count),
+        "bulk, mixed": lambda count: bench.bulk("mixed", count, mixed=True),
+        "bulk, three batch actions": lambda count: bench.bulk("batched", count),
+        "bulk, every twentieth leaves": lambda count: bench.bulk("leaving", count, leave_every=20),
+        "bulk, the same, none leaves": lambda count: bench.bulk("leaving", count),
+        "a workflow for each saga": bench.single,
+    }
+    samples: dict[str, list[Sample]] = {name: [] for name in ways}
+    for number in range(options.rounds + 1):
+        for name, run in ways.items() if number % 2 else reversed(ways.items()):
+            sample = await bench.sample(run, SINGLE_COUNT if run == bench.single else options.count)
+            if number:  # the first round warms up
+                samples[name].append(sample)
+    print_rates(samples)
+    print_cpu(samples)
+
+
+async def measure_second_worker(
+    bench: BulkBench, folder: Path, pids: Mapping[str, int], options: argparse.Namespace
+) -> None:
+    """Rounds with one worker, and with two, in turn."""
+    first, second, *others = sorted(os.sched_getaffinity(0))
+    pin(pids["worker"], [first])
+    for pid in (os.getpid(), pids["temporal"], pids["postgres"]):
+        pin(pid, others)
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    for number in range(options.rounds + 1):
+        for workers in (1, 2) if number % 2 else (2, 1):
+            with contextlib.ExitStack() as running:
+                if workers == 2:
+                    pin(running.enter_context(one_more_worker(folder)), [second])
+                    await bench.bulk("plain", options.size)  # it has imported everything
+                rate = await bench.bulk("plain", options.count)
+            if number:
+                rates[workers].append(rate)
+    ratios = [more / fewer for fewer, more in zip(rates[1], rates[2], strict=True)]
+    for workers, own in rates.items():
+        print(f"{workers} worker: {statistics.median(own):.0f} sagas/s")
+    print(f"a second worker: {statistics.median(ratios):.2f} times one, {min(ratios):.2f} to {max(ratios):.2f}")
+
+
+def pin(pid: int, cores: Sequence[int]) -> None:
+    """Let all threads of a process, and of its children, run on these cores only."""
+    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        for thread in process.threads():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(thread.id, cores)
+
+
+@contextlib.contextmanager
+def one_more_worker(folder: Path) -> Iterator[int]:
+    """A worker in addition to that of the stack; yields its pid."""
     program = [sys.executable, "-P", "-m", "saga_cli.main", "worker"]
     with (folder / "worker.log").open("ab") as log:
-        return subprocess.Popen(program, cwd=folder, stdout=log, stderr=log)
+        process = subprocess.Popen(program, cwd=folder, stdout=log, stderr=log)
+    try:
+        time.sleep(5)  # it starts to poll
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait()
 
 
-def print_rates(rates: dict[str, list[float]]) -> None:
+def print_rates(samples: Mapping[str, Sequence[Sample]]) -> None:
     """The ratio of a mixed way is that to the mixed yardstick."""
-    single, staying = rates["a workflow for each saga"], rates["bulk, the same, none leaves"]
-    print(f"\n{'':<34} {'sagas/s':>9} {'spread':>7} {'no engine':>10} {'single':>8} {'none leaves':>12}")
-    for name, own in rates.items():
-        base = rates["no engine, mixed" if "mixed" in name else "no engine, three transactions"]
-        ratios = [
-            statistics.median(rate / other_rate for rate, other_rate in zip(own, others, strict=True))
-            for others in (base, single, staying)
-        ]
-        middle = statistics.median(own)
-        spread = (max(own) - min(own)) / middle
-        print(f"{name:<34} {middle:>9.0f} {spread:>7.0%} {ratios[0]:>10.2f} {ratios[1]:>8.1f} {ratios[2]:>12.2f}")
+    print(
+        f"\n{'':<34} {'sagas/s':>9} {'spread':>7} {'no engine':>10} {'single':>8} {'none leaves':>12} {'deadlocks':>10}"
+    )
+    for name, own in samples.items():
+        others = (_yardstick(name), "a workflow for each saga", "bulk, the same, none leaves")
+        ratios = [_ratio([each.rate for each in own], [each.rate for each in samples[other]]) for other in others]
+        middle = statistics.median(each.rate for each in own)
+        spread = (max(each.rate for each in own) - min(each.rate for each in own)) / middle
+        print(
+            f"{name:<34} {middle:>9.0f} {spread:>7.0%} {ratios[0]:>10.2f} {ratios[1]:>8.1f} {ratios[2]:>12.2f}"
+            f" {sum(each.deadlocks for each in own):>10}"
+        )
+
+
+def print_cpu(samples: Mapping[str, Sequence[Sample]]) -> None:
+    """On a busy machine CPU says more than sagas per second. The ratio: how much less than the yardstick."""
+    parts = list(next(iter(samples.values()))[0].cpu)
+    print(f"\n{'CPU ms for each saga':<34}" + "".join(f" {part:>17}" for part in [*parts, "sum", "no engine / own"]))
+    for name, own in samples.items():
+        used = [statistics.median(each.cpu[part] for each in own) for part in parts]
+        sums = [sum(each.cpu.values()) for each in own]
+        ratio = _ratio([sum(each.cpu.values()) for each in samples[_yardstick(name)]], sums)
+        numbers = [*used, statistics.median(sums), ratio]
+        print(f"{name:<34}" + "".join(f" {number:>17.2f}" for number in numbers), flush=True)
+
+
+def _yardstick(name: str) -> str:
+    return "no engine, mixed" if "mixed" in name else "no engine, three transactions"
+
+
+def _ratio(own: Sequence[float], others: Sequence[float]) -> float:
+    return statistics.median(mine / other for mine, other in zip(own, others, strict=True))
 
 
 def check_balance(url: str, taken: int) -> None:
@@ -324,25 +431,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=5000, help="sagas of a round")
     parser.add_argument("--size", type=int, default=500, help="sagas of a bulk workflow")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="worker processes")
+    parser.add_argument("--second-worker", action="store_true", help="two workers beside one; needs four cores")
     parser.add_argument("--in-flight", type=int, default=4, help="bulk workflows at once")
     parser.add_argument("--events", type=int, default=1000, help="events per second for the trigger")
     parser.add_argument("--quick", action="store_true", help="one short round, to check that it works")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.count, options.events = 1, 500, 100
-    with bench_stack(make_project) as (folder, _):
-        more = [start_worker(folder) for _ in range(options.workers - 1)]
-        try:
-            print(
-                f"{options.rounds} rounds of {options.count} sagas in parts of {options.size},"
-                f" {options.workers} worker processes, load {os.getloadavg()[0]:.1f}"
-            )
-            asyncio.run(measure(folder, options))
-        finally:
-            for worker in more:
-                worker.terminate()
-                worker.wait()
+    if options.second_worker and len(os.sched_getaffinity(0)) < FEWEST_CORES:
+        parser.error(f"a second worker needs {FEWEST_CORES} cores")
+    with bench_stack(make_project) as (folder, stack):
+        load = f"load {os.getloadavg()[0]:.1f}"
+        print(f"{options.rounds} rounds of {options.count} sagas in parts of {options.size}, one worker, {load}")
+        asyncio.run(measure(folder, pids_of(stack), options))
 
 
 if __name__ == "__main__":

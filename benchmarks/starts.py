@@ -26,9 +26,8 @@ import psycopg
 
 from benchmarks.bulk import INPUT, PARAMS, SETTINGS, SQL_STEP, STATEMENT, TABLES
 from benchmarks.no_engine import Payment, payments
-from benchmarks.support.bench_stack import bench_stack
+from benchmarks.support.bench_stack import bench_stack, pids_of
 from benchmarks.support.measure import cpu_seconds
-from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings
 
 ACCOUNTS = 1000
@@ -187,11 +186,6 @@ def free_ports(count: int) -> list[int]:
         for free in sockets:
             free.bind(("127.0.0.1", 0))
         return [free.getsockname()[1] for free in sockets]
-
-
-def pids_of(stack: Stack) -> dict[str, int]:
-    status = stack.status()
-    return {name: status[name]["pid"] for name in ("worker", "temporal", "postgres")}
 
 
 def main() -> None:

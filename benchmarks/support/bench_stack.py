@@ -34,3 +34,9 @@ def bench_stack(
             stack.down(wipe=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def pids_of(stack: Stack) -> dict[str, int]:
+    """The processes of a stack whose CPU is measured."""
+    status = stack.status()
+    return {name: status[name]["pid"] for name in ("worker", "temporal", "postgres")}
