@@ -232,6 +232,9 @@ class MysqlChunk(RowByRowChunk, MysqlTransaction):
 
     _lock_share = _LOCK_SHARE
 
+    async def next_savepoint(self, *, first: bool) -> None:
+        await self._send("SAVEPOINT saga_item")
+
 
 class SqliteChunk(RowByRowChunk, SqliteTransaction):
     """On SQLite."""
