@@ -15,6 +15,7 @@ from sagas.definition.times import format_timestamp
 from sagas.settings import Settings
 
 _MOST = 500
+_MOST_SHOWN = 5_000
 
 _WORDS = {"undo": "the undo of ", "confirm": "the confirm of "}
 
@@ -38,15 +39,32 @@ class ReplyRefusal:
 
 async def refused_replies(settings: Settings, saga_ids: Sequence[str]) -> list[ReplyRefusal]:
     """The refused replies to commands of these sagas that have no other reply, of the first many. Raises SagaError."""
-    outbox, ids = settings.kafka.outbox, [id for id in saga_ids if fits_guard_key(id)][:_MOST]
-    if outbox is None or not ids:
+    ids = [id for id in saga_ids if fits_guard_key(id)][:_MOST]
+    return await _select(settings, request_table.c.saga_id.in_(ids)) if ids else []
+
+
+async def newest_refused_replies(settings: Settings) -> dict[str, list[ReplyRefusal]]:
+    """The newest refused replies to commands that have no other reply, of all sagas, by saga id. A saga that has ended
+    may be among them. Raises SagaError.
+    """
+    refused: dict[str, list[ReplyRefusal]] = {}
+    for reply in await _select(settings, sa.true()):
+        refused.setdefault(reply.saga_id, []).append(reply)
+    return refused
+
+
+async def _select(settings: Settings, condition: sa.ColumnElement[bool]) -> list[ReplyRefusal]:
+    """The newest many, the oldest first."""
+    outbox = settings.kafka.outbox
+    if outbox is None:
         return []
     columns = request_table.c
     query = sa.select(columns.saga_id, columns.step, columns.op, columns.refusal, columns.refused_at).where(
-        columns.saga_id.in_(ids), columns.refusal.is_not(None), columns.outcome.is_(None)
+        condition, columns.refusal.is_not(None), columns.outcome.is_(None)
     )
     async with reading_tables(settings.sql_connection(outbox), "the commands") as (engine, tables):
         if request_table.name not in tables:
             return []
         async with engine.connect() as database:
-            return [ReplyRefusal(*row) for row in await database.execute(query.order_by(columns.refused_at))]
+            newest = await database.execute(query.order_by(columns.refused_at.desc()).limit(_MOST_SHOWN))
+            return [ReplyRefusal(*row) for row in newest][::-1]

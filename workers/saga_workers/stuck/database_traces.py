@@ -10,6 +10,7 @@ from typing import TypeVar
 from temporalio.service import RPCError
 
 from saga_workers.location.locator import Locator
+from saga_workers.location.refused_replies import ReplyRefusal, newest_refused_replies
 from saga_workers.stuck.guard_scan import GuardScan
 from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.verdict import OpenSaga
@@ -29,12 +30,14 @@ Unanswered = SagaError | RPCError | TimeoutError
 @dataclass(frozen=True, slots=True)
 class DatabaseTraces:
     """``lost``: the sagas with open effects that no run of them will end. ``prepared``: the reasons of prepared
-    transactions, by saga id. ``complete``: the guards were read to their end.
+    transactions, by saga id. ``refused``: the refused replies to commands, by saga id. ``complete``: the guards were
+    read to their end.
     """
 
     lost: Sequence[OpenSaga] = ()
     prepared: Mapping[str, Sequence[str]] = field(default_factory=dict)
     complete: bool = False
+    refused: Mapping[str, Sequence[ReplyRefusal]] = field(default_factory=dict)
 
 
 async def read_database_traces(
@@ -44,7 +47,8 @@ async def read_database_traces(
     scan = GuardScan(project.settings)
     lost = await _in_time("sagas without a run", find_lost(locator, project.settings, scan=scan), on_error)
     prepared = await _in_time("prepared transactions", stuck_prepared(project), on_error)
-    return DatabaseTraces(lost or (), prepared or {}, scan.complete)
+    refused = await _in_time("refused replies", newest_refused_replies(project.settings), on_error)
+    return DatabaseTraces(lost or (), prepared or {}, scan.complete, refused or {})
 
 
 async def _in_time(what: str, reading: Awaitable[T], on_error: Callable[[str, Unanswered], None]) -> T | None:

@@ -23,7 +23,7 @@ from saga_workers.stuck.open_sagas import (
     find_left_members,
 )
 from saga_workers.stuck.run_reasons import reported_reasons, temporal_reasons
-from saga_workers.stuck.stuck_view import with_earlier_saga, with_reasons
+from saga_workers.stuck.stuck_view import awaits_reply, with_earlier_saga, with_reasons
 from saga_workers.stuck.verdict import OpenSaga, left_saga, terminated_saga, undo_again
 from saga_workers.temporal.temporal_runs import (
     ENDED_FROM_OUTSIDE,
@@ -100,7 +100,7 @@ async def _find_stuck(
         async with gate:
             try:
                 async with asyncio.timeout(RUN_TIMEOUT):
-                    return await inspect_run(locator, run, workers, holders, web_ui)
+                    return await inspect_run(locator, run, workers, holders, web_ui, databases)
             except TimeoutError:
                 unreadable = f"{NOT_IN_TIME} {RUN_TIMEOUT:g} s"
             except RPCError as error:
@@ -211,7 +211,12 @@ async def _with_exhausted_notifications(locator: Locator, saga_id: str, web_ui: 
 
 
 async def inspect_run(
-    locator: Locator, run: RunInfo, workers: Workers, holders: ParkedHolders, web_ui: str | None
+    locator: Locator,
+    run: RunInfo,
+    workers: Workers,
+    holders: ParkedHolders,
+    web_ui: str | None,
+    databases: DatabaseTraces,
 ) -> SagaView | None:
     """The view of the newest run of a saga, with the reasons why it is stuck; None if there are none."""
     described = await describe_newest(locator, run)
@@ -224,6 +229,8 @@ async def inspect_run(
         view, reasons = await with_earlier_saga(locator, described, view)
         reasons += await temporal_reasons(locator.temporal, described, workers, shown) + reported_reasons(view)
         reasons += await holders.reasons(view, reasons)
+        if awaits_reply(view):
+            reasons += [reply.text for reply in databases.refused.get(run.id.removesuffix(UNDO_SUFFIX), ())]
     elif (saga := await terminated_saga(locator, described.run, view)) is not None:
         reasons = [saga.reason]
     reasons += exhausted_reasons(view)

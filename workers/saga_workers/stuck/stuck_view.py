@@ -102,10 +102,15 @@ async def _effects(locator: Locator, saga_id: str) -> Sequence[RecordedEffect] |
         return None  # `saga doctor` reports the database
 
 
+def awaits_reply(view: SagaView) -> bool:
+    """True if the saga waits for the reply to a command."""
+    calls = [call for step in view.steps for call in (step, step.compensation, step.confirmation)]
+    return any(call is not None and call.uses == REQUEST and call.state in _WAITING for call in calls)
+
+
 async def _refused_replies(locator: Locator, view: SagaView) -> list[str]:
     """The replies to commands for which the saga waits that were refused, in words."""
-    calls = [call for step in view.steps for call in (step, step.compensation, step.confirmation)]
-    if locator.settings is None or not any(call and call.uses == REQUEST and call.state in _WAITING for call in calls):
+    if locator.settings is None or not awaits_reply(view):
         return []
     from saga_workers.location.refused_replies import refused_replies
 

@@ -15,7 +15,10 @@ from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_workers.doctor.saga_checks import check_late_replies
 from saga_workers.location.locator import using_locator
 from saga_workers.reconcile.reconciliation import reconcile
+from saga_workers.stuck.database_traces import read_database_traces
+from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.stuck.stuck_view import read_view_with_stuck
+from saga_workers.views.saga_list import SagaFilter
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
@@ -171,9 +174,16 @@ async def test_a_refused_reply_is_named_until_the_right_one_comes(
     async def stuck() -> str:
         return "\n".join((await read_view_with_stuck(env.client.locator, id)).stuck or ())
 
+    async def listed() -> str:
+        locator = env.client.locator
+        traces = await read_database_traces(locator, env.project, lambda what, error: None)
+        views = [view async for view in list_stuck(locator, SagaFilter(saga="trip"), limit=100, databases=traces)]
+        return "\n".join(reason for view in views if view.id == id for reason in view.stuck or ())
+
     refused = "a reply to the command of pay was refused at "
     why = ", and is a dead letter: the header sagatoken is not that of the command"
     await until(lambda: _holds(stuck, refused, why))
+    await until(lambda: _holds(listed, refused, why))
     assert (await env.ended(id))["state"] == "PARKED"
     await env.answer(f"{id}/pay", "maybe")
     await until(lambda: _holds(stuck, refused, "the header sagaoutcome is 'maybe'"))
@@ -184,6 +194,7 @@ async def test_a_refused_reply_is_named_until_the_right_one_comes(
     assert group["refused_reply"] in await stuck()
     await env.answer(f"{id}/pay")
     await until(lambda: _holds_no(stuck, refused))
+    assert refused not in await listed()
     story = await env.ended(id)
     if story["state"] == "PARKED":  # its last attempt was over before the reply came
         await resolve(env, id, "pay", "retry")
