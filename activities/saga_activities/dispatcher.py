@@ -162,7 +162,7 @@ class Dispatcher:
                 kept = await guard.run(address, "undo", keep, attempt.scheduled_at, attempt.deadline)
                 return kept if kept.infrastructure else undone
             case "confirm":
-                return await guard.confirm(address, body, mode=guard_spec.mode, **limits)
+                return await guard.confirm(address, body, mode=guard_spec.mode, origin=invocation.origin, **limits)
             case _:
                 assert body is not None
                 if invocation.reads:
@@ -198,7 +198,7 @@ class Dispatcher:
                     entry_key, known_done=known_done, forward_hash=hashed, origin=invocation.origin, **clock
                 )
             case "confirm":
-                return await guard.confirm(entry_key, **clock)
+                return await guard.confirm(entry_key, origin=invocation.origin, **clock)
         body = self._bodies.body(invocation.action, invocation.arguments, invocation, attempt)
         return await guard.do(entry_key, arguments_hash(invocation.arguments), body, origin=invocation.origin, **clock)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import ResetReapplyExcludeType
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetWorkflowExecutionRequest
 from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowHandle
+from temporalio.common import WorkflowIDConflictPolicy
 
 FIRST_TASK = 4
 """The event at which the first workflow task of a saga is completed."""
@@ -40,3 +43,9 @@ async def delete_run(temporal: Temporal, id: str, run_id: str = "") -> None:
         namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=id, run_id=run_id)
     )
     await temporal.workflow_service.delete_workflow_execution(request)
+
+
+async def take_id(temporal: Temporal, id: str, saga: str, input: Any, *, task_queue: str) -> WorkflowHandle[Any, Any]:
+    """Start a saga under the id of another one, whose run that ends, as no client of the project does."""
+    conflict = WorkflowIDConflictPolicy.TERMINATE_EXISTING
+    return await temporal.start_workflow(saga, input, id=id, task_queue=task_queue, id_conflict_policy=conflict)

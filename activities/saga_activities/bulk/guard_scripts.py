@@ -185,7 +185,7 @@ def _script(invocation: Invocation, args_hash: str | None, tx: Any) -> Coroutine
             known_done, own = guard.known_done, (guard.forward_hash, invocation.origin)
             return rules.undo(tx, body, confirmed_body, known_done, guard.mode, *own)
         case "confirm":
-            return rules.confirm(tx, body, guard.mode)
+            return rules.confirm(tx, body, guard.mode, invocation.origin)
     assert body is not None
     return rules.do(tx, args_hash, body, invocation.origin)
 

@@ -101,13 +101,13 @@ class Guard(ScriptTransactions):
         scheduled_at: float,
         deadline: float,
         idle_limit: float | None = None,
+        origin: str | None = None,
     ) -> Outcome:
         """Confirm a step that is done; ``late`` if it is not done or has been undone."""
         op: RowOp = "own_confirm" if mode == "own" else "confirm"
         body = body and keep_alive(body, idle_limit)
-        return await self.run(
-            entry_key, op, lambda tx: rules.confirm(tx, body, mode), scheduled_at, deadline, idle_limit=idle_limit
-        )
+        script = partial(rules.confirm, body=body, mode=mode, origin=origin)
+        return await self.run(entry_key, op, script, scheduled_at, deadline, idle_limit=idle_limit)
 
     async def seal(
         self, entry_key: EntryKey, *, scheduled_at: float, deadline: float, origin: str | None = None
@@ -149,13 +149,13 @@ class Guard(ScriptTransactions):
         if op == "do":
             clock = {"scheduled_at": scheduled_at, "deadline": deadline}
             return await self.do(entry_key, None, recorded, origin=origin, **clock)
+        # A row of its own records that something has happened elsewhere, whoever has said so.
+        more = {"scheduled_at": scheduled_at, "deadline": deadline, "origin": None if mode == "own" else origin}
         if op == "undo":
             confirmed = partial(recorded, inherited=True)
-            return await self.undo(
-                entry_key, recorded, mode=mode, confirmed_body=confirmed, scheduled_at=scheduled_at, deadline=deadline
-            )
+            return await self.undo(entry_key, recorded, mode=mode, confirmed_body=confirmed, **more)
         if op == "confirm":
-            return await self.confirm(entry_key, recorded, mode=mode, scheduled_at=scheduled_at, deadline=deadline)
+            return await self.confirm(entry_key, recorded, mode=mode, **more)
         raise ValueError(f"an operator can record a result of do, undo or confirm, not {op}")
 
     async def skip_undo(

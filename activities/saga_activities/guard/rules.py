@@ -104,7 +104,7 @@ async def undo(
     hash of the arguments of the effect that this saga undoes; None accepts any arguments. ``origin``: as of :func:`do`.
     """
     if mode == "own":
-        return await _run_own_row(tx, "own_undo", "undo", body)
+        return await _run_own_row(tx, "own_undo", "undo", body, origin)
     if await tx.insert("do", "undo"):
         if known_done:
             return ScriptResult(unknown_effect())
@@ -141,12 +141,16 @@ async def skip_undo(tx: GuardTransaction, body: GuardedBody) -> ScriptResult:
     return ScriptResult(Outcome.done(await body(tx.sql), attempt=None, marker="skipped"), commit=True)
 
 
-async def confirm(tx: GuardTransaction, body: GuardedBody | None, mode: GuardMode) -> ScriptResult:
-    """Confirm a step once, if it is done and has not been undone."""
+async def confirm(
+    tx: GuardTransaction, body: GuardedBody | None, mode: GuardMode, origin: str | None = None
+) -> ScriptResult:
+    """Confirm a step once, if it is done and has not been undone. ``origin``: as of :func:`do`."""
     if mode == "own":
-        return await _run_own_row(tx, "own_confirm", "confirm", body)
+        return await _run_own_row(tx, "own_confirm", "confirm", body, origin)
     won = await tx.insert("confirm", "confirm")
     rows = await tx.rows()
+    if is_of_another(rows, origin):
+        return ScriptResult(done_by_another("confirm"))
     if not may_be_confirmed(rows):
         return ScriptResult(late("this step was not done, or has been undone: there is nothing to confirm"))
     if not won:
@@ -213,8 +217,12 @@ def stored_outcome(
             return stored_seal_outcome(rows, origin)
         case "do":
             return stored_do_outcome(rows, args_hash, origin)
+        case "undo" if is_of_another(rows, origin):
+            return nothing_to_undo()
         case "undo":
             return nothing_to_undo() if is_sealed(rows["do"]) else done(rows["undo"])
+        case "confirm" if is_of_another(rows, origin):
+            return done_by_another("confirm")
         case "confirm":
             return done(rows["confirm"]) if may_be_confirmed(rows) else late("this step has been undone")
         case _:
@@ -229,6 +237,11 @@ def is_sealed(row: GuardRow) -> bool:
 def is_own(row: GuardRow, origin: str | None) -> bool:
     """False for the row of another saga that was started with the same id, or of one with another input."""
     return not is_of_another_saga(row.origin, origin)
+
+
+def is_of_another(rows: GuardRows, origin: str | None) -> bool:
+    """True for an entry that another saga has made."""
+    return "do" in rows and not is_own(rows["do"], origin)
 
 
 def has_been_undone(rows: GuardRows) -> bool:
@@ -271,9 +284,12 @@ def stored_rejection(row: GuardRow) -> Outcome | None:
     raise ChangedRow
 
 
-async def _run_own_row(tx: GuardTransaction, op: RowOp, reason: RowReason, body: GuardedBody | None) -> ScriptResult:
-    if not await tx.insert(op, reason):
-        return ScriptResult(done((await tx.rows())[op]))
+async def _run_own_row(
+    tx: GuardTransaction, op: RowOp, reason: RowReason, body: GuardedBody | None, origin: str | None
+) -> ScriptResult:
+    if not await tx.insert(op, reason, origin=origin):
+        row = (await tx.rows())[op]
+        return ScriptResult(done(row) if is_own(row, origin) else done_by_another(reason))
     return await _run_body(tx, body, op)
 
 
@@ -324,12 +340,15 @@ def unknown_effect() -> Outcome:
     )
 
 
-def done_by_another() -> Outcome:
+def done_by_another(reason: RowReason = "do") -> Outcome:
+    """The outcome of an operation that another saga has made under the same key. A step has no effect then."""
+    made = {"do": "done", "undo": "undone", "confirm": "done or confirmed"}[reason]
     return needs_operator(
         "ArgumentsChanged",
-        OTHER_ARGUMENTS[0],
-        "another saga with this id, or a run of this one with another input, has done the step, and it was left as it "
-        f"is; {CONTINUES_ANOTHER_RUN}",
+        OTHER_ARGUMENTS[1] if reason == "undo" else OTHER_ARGUMENTS[0],
+        f"another saga with this id, or a run of this one with another input, has {made} the step, and it was left as "
+        f"it is; {CONTINUES_ANOTHER_RUN}",
+        marker="not_own" if reason == "do" else None,
     )
 
 

@@ -8,9 +8,8 @@ state of the row               what the attempt does
 new                            writes the command and registers itself as the waiter, in one transaction
 no reply yet                   registers itself as the waiter; the command is already in the outbox
 a reply                        returns it as the outcome
-a command whose undo was sent  late: a run of the saga that was deleted has undone it, or is undoing it; so it is if a
-                               guarded action has undone it in this database
-a command of another saga      parks: its effect is not that of this one, nor of a run with another input
+a command whose undo was sent  late: a run of the saga that was deleted has undone it, or is undoing it
+that of another saga           parks, whatever its reply is; an undo or a confirm of that command does nothing, or parks
 sealed                         late: the saga rolled back before the command was written, and it never will be
 a refused undo or confirm,     an operator has chosen to retry, or a new run undoes the saga: clears the refusal and
 in a new call                  writes the command again
@@ -34,7 +33,7 @@ from saga_activities.attempt_context import AttemptContext, ReplyPending
 from saga_activities.connections import DatabaseConnections
 from saga_activities.database_clock import DatabaseNow
 from saga_activities.guard.entry_key import EntryKey
-from saga_activities.guard.rules import done_by_another
+from saga_activities.guard.rules import done_by_another, nothing_to_undo
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.stored_values import StoredValues, stored_values
 from saga_activities.guard.tables import guard_table, request_table
@@ -94,12 +93,14 @@ class KafkaRequestAction:
         )
 
         async def request(sql: SqlSession) -> Any:
-            row = await lock_request(sql, _row_values(invocation, attempt, reply_topic))
-            if invocation.op == "do" and not row.is_new:
-                if await _is_undone(sql, invocation):
-                    return _UNDONE
-                if row.outcome != SEALED and is_of_another_saga(row.origin, invocation.origin):
-                    return replace(done_by_another(), marker="not_own")
+            forward_key = invocation.forward_key if invocation.op != "do" else None
+            row = await lock_request(sql, _row_values(invocation, attempt, reply_topic), forward_key=forward_key)
+            if invocation.op == "do" and not row.is_new and await _is_undone(sql, invocation):
+                return _UNDONE
+            if (of_another := _outcome_of_another(row, invocation)) is not None:
+                if row.is_new:  # else it would tell the other saga that its command is undone
+                    await sql.execute(sa.delete(request_table).where(request_table.c.step_key == invocation.key))
+                return of_another
             is_repeated = invocation.op != "do" and row.is_refused and _is_new_call(row, waiter)
             if row.outcome is not None and not is_repeated:
                 return _recorded_outcome(row, attempt)
@@ -125,6 +126,8 @@ class KafkaRequestAction:
 
         async def look_up(sql: SqlSession) -> Any:
             row = await lock_request(sql, {**_row_values(invocation, attempt), "op": "do", "outcome": SEALED})
+            if is_of_another_saga(row.origin, invocation.origin):  # as good as a seal: it is never sent under this key
+                return Outcome.done({"probe": "absent"}, attempt=attempt.number, marker="absent")
             if row.outcome is None:
                 message = "the command was sent, and no reply to it has arrived yet"
                 return Outcome.done({"probe": "unknown", "message": message}, attempt=attempt.number)
@@ -151,9 +154,18 @@ async def _is_undone(sql: SqlSession, command: Invocation) -> bool:
     accepted = sa.or_(columns.outcome.is_(None), columns.outcome == DONE)
     if await sql.all(sa.select(columns.step_key).where(columns.step_key.in_(keys), accepted)):
         return True
-    guarded, entry = guard_table.c, (command.saga_id, command.entry, command.generation)
-    is_entry = (guarded.saga_id == entry[0], guarded.step == entry[1], guarded.generation == entry[2])
+    guarded, at = guard_table.c, command
+    is_entry = (guarded.saga_id == at.saga_id, guarded.step == at.entry, guarded.generation == at.generation)
     return bool(await sql.all(sa.select(guarded.op).where(*is_entry, guarded.op == "own_undo")))
+
+
+def _outcome_of_another(row: RequestRow, invocation: Invocation) -> Outcome | None:
+    """The outcome if the row, or the command that is to be undone or confirmed, is that of another saga, else None."""
+    if is_of_another_saga(row.forward_origin, invocation.origin):
+        return nothing_to_undo() if invocation.op == "undo" else done_by_another("confirm")
+    if row.outcome == SEALED or not is_of_another_saga(row.origin, invocation.origin):
+        return None
+    return done_by_another(invocation.op)  # pyright: ignore[reportArgumentType]
 
 
 def _recorded_outcome(row: RequestRow, attempt: AttemptContext) -> Outcome:
@@ -285,16 +297,15 @@ class WaitingAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """A row as read. ``outcome`` is None before the reply. ``reply_topic`` and ``reply_token`` are what a reply must
-    have. ``origin``: see :mod:`sagas.protocol.origin`; its values may be encrypted.
-    """
+    """A row as read. ``forward_origin``: that of the command that this one undoes or confirms, if it was asked for."""
 
-    outcome: str | None
+    outcome: str | None  # None before the reply
     data: str | None
     waiter: WaitingAttempt | None
-    reply_topic: str | None = None
+    reply_topic: str | None = None  # what a reply must have
     reply_token: str | None = field(default=None, repr=False)
     origin: str | None = None
+    forward_origin: str | None = None
 
     @property
     def is_new(self) -> bool:
@@ -306,12 +317,13 @@ class RequestRow:
         return self.outcome in (REJECTED, FAILED)
 
 
-async def lock_request(sql: SqlSession, row: dict[str, Any]) -> RequestRow:
-    """The row of ``row["step_key"]``, inserted if missing, and locked until the transaction ends."""
+async def lock_request(sql: SqlSession, row: dict[str, Any], *, forward_key: str | None = None) -> RequestRow:
+    """The row of ``row["step_key"]``, inserted if missing, and locked; with the origin of that of ``forward_key``."""
     values = {"outcome": None, "origin": None, **row}
     values["origin"] = sql.stored_values.encrypt_origin(request_place(row["step_key"], "origin"), values["origin"])
     await sql.execute(_insert_statement(sql.dialect), values)
-    return _to_request_row(await sql.one(_select_row(row["step_key"]).with_for_update()), sql.stored_values)
+    query = _select_row(row["step_key"], forward_key).with_for_update(of=request_table)
+    return _to_request_row(await sql.one(query), sql.stored_values)
 
 
 async def register_waiter(sql: SqlSession, key: str, row: RequestRow) -> None:
@@ -371,17 +383,19 @@ def verify_sender(reply: Reply, row: RequestRow, token_required: bool) -> None:
         raise RefusedReply(f"the header {REPLY_TOKEN_HEADER} is not that of the command")
 
 
-def _select_row(key: str) -> sa.Select[Any, Any, Any, Any, Any, Any, Any]:
+def _select_row(key: str, forward_key: str | None = None) -> sa.Select[Any]:
     columns = request_table.c
-    read = (columns.outcome, columns.data, columns.token, columns.reply_topic, columns.reply_token, columns.origin)
-    return sa.select(columns.step_key, *read).where(columns.step_key == key)
+    read = ("step_key", "outcome", "data", "token", "reply_topic", "reply_token", "origin")
+    forward = request_table.alias("forward_command")
+    origin = sa.select(forward.c.origin).where(forward.c.step_key == forward_key).scalar_subquery()
+    return sa.select(*(columns[name] for name in read), origin.label("forward_origin")).where(columns.step_key == key)
 
 
 def _to_request_row(row: Any, stored: StoredValues) -> RequestRow:
     token = stored.decrypt_json(request_place(row.step_key, "token"), row.token)
     data = stored.decrypt_json(request_place(row.step_key, "data"), row.data)
     waiter = None if token is None else WaitingAttempt.from_text(token)
-    return RequestRow(row.outcome, data, waiter, row.reply_topic, row.reply_token, row.origin)
+    return RequestRow(row.outcome, data, waiter, row.reply_topic, row.reply_token, row.origin, row.forward_origin)
 
 
 def _insert_statement(dialect: str) -> str:

@@ -185,8 +185,6 @@ def end_of_call(pending: PendingCall, outcome: Outcome, at: float) -> CallEnded:
 def pending_call(member: Member, call: Call, at: float) -> PendingCall:
     """A call that begins now, with the origin of its saga if no effect of it has that yet, else a reference."""
     size = _size(call)
-    if call.op == "confirm":
-        return PendingCall(call, at, size)
     origin = member.progress.origin()
     if call.op != "do" or member.effect_recorded:
         return PendingCall(call, at, size, reference_to(origin, is_short=True))

@@ -90,7 +90,7 @@ def _encode_item(item: ChunkCall, first: Call, shared: Mapping[str, Any]) -> lis
     if call.sensitive_texts:
         differences["sensitive_texts"] = call.sensitive_texts
     if (origin := item.origin) is not None and not origin.is_whole:
-        differences["start"] = [origin.started_at, origin.generation]
+        differences["start"] = [origin.input_digest, origin.started_at, origin.generation]
     elif origin is not None:
         own = (origin.input_digest, origin.started_at, origin.generation)
         differences["origin"] = [*own, origin.input] if origin.has_input else [*own]
@@ -132,8 +132,8 @@ def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
 def _encoded_origin(request: Mapping[str, Any], differences: Mapping[str, Any]) -> str | None:
     """The origin of a saga, encoded as the guard stores it: its own part, and the part of all sagas of the chunk."""
     if "start" in differences:
-        started_at, generation = differences["start"]
-        return encode_origin(Origin(request["saga"], "", "", started_at, generation))
+        input_digest, started_at, generation = differences["start"]
+        return encode_origin(Origin(request["saga"], "", input_digest, started_at, generation))
     if "origin" not in differences:
         return None
     input_digest, started_at, generation, *input = differences["origin"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sagas.protocol.payloads import input_digest
+from sagas.text.digests import sha256_hex
 from sagas.text.exact_json import decode_json, encode_json
 
 MAX_ORIGIN = 262_144
@@ -22,6 +23,9 @@ VALUES_OF_ORIGIN = ("input", "vars")
 ENCRYPTED_VALUES = "encrypted"
 """The key of a stored origin that replaces them in a project that encrypts values."""
 
+_SHORT_DIGEST = 16
+"""Characters of a digest that tell two inputs of one id apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -30,7 +34,8 @@ class Origin:
     ``has_input``: False if the input was too large, or has `x-sensitive` values, which no other database may keep.
     ``parent``: the id of the saga it is nested in. ``unreadable``: why its input and variables cannot be read here.
 
-    A reference has no ``digest``, and may have no ``input_digest``.
+    A reference has no ``digest``. Its ``input_digest``, and that of an origin whose values are forgotten, may be the
+    beginning of the digest, or empty: see :func:`may_equal`.
     """
 
     saga: str
@@ -50,15 +55,22 @@ class Origin:
         return self.digest != ""
 
     @property
+    def whole_digest(self) -> str | None:
+        """The digest of the input; None if only its beginning is known, or nothing."""
+        return self.input_digest if len(self.input_digest) > _SHORT_DIGEST else None
+
+    @property
     def start(self) -> tuple[str, float, int]:
         """The start that it tells of, which a reference has as well."""
         return self.saga, self.started_at, self.generation
 
 
 def reference_to(origin: Origin, *, is_short: bool = False) -> Origin:
-    """A reference to an origin that a guard has; a short one does not tell of the input."""
+    """A reference to an origin that a guard has; a short one has the beginning of the digest of the input."""
     # A run that repeats its parent may start a nested saga with another input, and its effects are the same ones.
-    digest = origin.input_digest if origin.parent is None and not is_short else ""
+    digest = origin.input_digest if origin.parent is None else ""
+    if is_short:
+        digest = digest[:_SHORT_DIGEST]
     return Origin(origin.saga, "", digest, origin.started_at, origin.generation)
 
 
@@ -116,6 +128,29 @@ def forgotten_origin(text: str) -> str | None:
     return encode_json({name: data[name] for name in _KEPT_NAMES if name in data}).decode()
 
 
+def start_of(saga: str, input_digest: str) -> str:
+    """A short text for what a saga is known by besides its id: the tables of locks have it, and only compare it."""
+    return sha256_hex(f"{saga}\0{input_digest[:_SHORT_DIGEST]}")[:_SHORT_DIGEST] if input_digest else ""
+
+
+def start_of_effect(origin: str | None) -> str:
+    """The :func:`start_of` the saga with this origin; empty if it says too little, as that of a nested saga does, which
+    holds for its root saga.
+    """
+    if origin is None:
+        return ""
+    try:
+        start = decode_origin(origin)
+    except ValueError:
+        return ""
+    return "" if start.parent is not None else start_of(start.saga, start.input_digest)
+
+
+def same_owner(stored: str, own: str | None) -> bool:
+    """Return whether two texts of :func:`start_of` may be of the same saga: an empty one may be of any."""
+    return not stored or not own or stored == own
+
+
 def is_of_another_saga(stored: str | None, own: str | None) -> bool:
     """Return whether an effect with the ``stored`` origin was made by another saga, or one with another input, than
     that with its ``own`` origin; False if either says too little.
@@ -133,10 +168,12 @@ def is_of_another_saga(stored: str | None, own: str | None) -> bool:
 
 
 def may_equal(first: str | None, other: str | None) -> bool:
-    """Return whether two digests of inputs may be of the same one: nobody knows it of a forgotten one."""
-    return not first or not other or first == other
+    """Return whether two digests of inputs may be of the same one: nobody knows it of a forgotten one, and a short
+    reference has only the beginning.
+    """
+    return not first or not other or first.startswith(other) or other.startswith(first)
 
 
 def same_start(origin: Origin, saga: str, input: Any) -> bool:
-    """Return whether a run of this saga with this input has this origin."""
-    return origin.saga == saga and origin.input_digest == input_digest(input)
+    """Return whether a run of this saga with this input has this origin; False for an origin without a digest."""
+    return origin.saga == saga and origin.input_digest != "" and may_equal(origin.input_digest, input_digest(input))

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sagas.actions.envelope import ENVELOPE
-from sagas.builtins.messaging import REQUEST
+from sagas.builtins.messaging import REPLY_PROBE, REQUEST
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call
 from sagas.protocol.origin import MAX_ORIGIN, encode_origin, reference_to
-
-_REFERRING = ("do", "seal", "undo")
 
 
 class OriginSender:
@@ -33,9 +31,9 @@ class OriginSender:
 
     def attach(self, call: Call, argument: Mapping[str, Any]) -> None:
         """Add the origin to the argument of a call that is one of the first effects or commands, else a reference."""
-        if self._machine is None or not call.local or call.op not in _REFERRING:
+        if self._machine is None or not call.local:
             return
-        if call.guard is None and (call.action != REQUEST or call.op != "do"):
+        if call.guard is None and call.action not in (REQUEST, REPLY_PROBE):
             return
         if not self._reference:
             self._reference = encode_origin(reference_to(self._machine.origin()))

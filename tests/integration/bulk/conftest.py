@@ -155,9 +155,25 @@ steps:
   - {id: second, uses: bank.note_again, with: {text: "${{ input.text }}"}, compensate: bank.forget}
 """
 
+_MOVE = 'uses: sql, with: {connection: bank, run: "insert into moved values (:key, :amount)", params: {'
+BRANCHING = f"""
+saga: branching
+id: "${{{{ input.id }}}}"
+input:
+  type: object
+  required: [id]
+  properties: {{id: {{type: string}}, first: {{type: boolean, default: true}}}}
+steps:
+  - {{id: first, {_MOVE}key: first, amount: 1}}}}, if: input.first,
+     compensate: {{{_MOVE}key: first, amount: -1}}}}}}}}
+  - {{id: second, {_MOVE}key: second, amount: 1}}}}, compensate: {{{_MOVE}key: second, amount: -1}}}}}}}}
+  - {{id: pause, uses: wait, with: {{signal: go}}}}
+"""
+
 SCHEMA = """
 create table if not exists account (id text primary key, balance int not null check (balance <= 1000000));
 create table if not exists note (id text primary key, text text);
+create table if not exists moved (step text, amount int);
 """
 
 
@@ -194,8 +210,8 @@ class Bank:
 
 def write_project(folder: Path, address: str, url: str, schema: str = SCHEMA) -> Project:
     folder.mkdir(exist_ok=True)
-    for name, text in (("transfer", TRANSFER), ("withdrawal", WITHDRAWAL), ("waiting", WAITING), ("resting", RESTING)):
-        (folder / f"{name}.saga.yaml").write_text(text)
+    for text in (TRANSFER, WITHDRAWAL, WAITING, RESTING, BRANCHING):
+        (folder / f"{text.split()[1]}.saga.yaml").write_text(text)
     (folder / "actions.py").write_text(ACTIONS)
     (folder / "schema.sql").write_text(schema)
     (folder / "saga.toml").write_text(

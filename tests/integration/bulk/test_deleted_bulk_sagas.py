@@ -16,6 +16,8 @@ from saga_workers.stuck.verdict import judge
 from saga_workers.views.saga_list import SagaFilter
 from sagas.errors import RefusedError
 from tests.helpers import run_changes
+from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import take_id
 from tests.helpers.waiting import until
 from tests.integration.bulk.conftest import Bank
 
@@ -104,3 +106,20 @@ async def test_the_origin_is_stored_once_and_is_that_of_a_saga_on_its_own(bank: 
         assert origin.input == {**input, "text": "ok"}
         origins.append((origin.saga, origin.digest, origin.generation, origin.variables, origin.parent))
     assert origins[0] == origins[1]
+
+
+async def test_a_later_effect_of_another_input_is_not_its_own(bank: Bank) -> None:
+    """The other run leaves the first step out, and has the same arguments for the second."""
+    id, client, sums = "later-1", bank.client, "select step, sum(amount)::int from moved group by step order by step"
+    await bank.start("branching", [{"id": id}])
+    queue = bank.project.settings.temporal.task_queue
+    await take_id(client.temporal, id, "branching", {"id": id, "first": False}, task_queue=queue)
+    story = await finished(client, id)
+    assert [(at["step"], at["why"]) for at in story["parked"]] == [("second", "key used with other arguments")]
+    await client.resolve(id, {"step": "second", "decision": "compensate", "reason": "a test", "who": "ada"})
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert bank.query(sums) == [("first", 1), ("second", 1)]
+    await start_again(client, await client.locator.locate(id))
+    await client.cancel(id)
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert bank.query(sums) == [("first", 0), ("second", 0)]

@@ -75,7 +75,7 @@ class MemoryTransaction:
     ) -> bool:
         if (self.generation, op) in self.memory.rows:
             return False
-        self.memory.rows[self.generation, op] = GuardRow(reason, args_hash, result)
+        self.memory.rows[self.generation, op] = GuardRow(reason, args_hash, result, origin)
         return True
 
     async def check_watermark(self) -> None: ...

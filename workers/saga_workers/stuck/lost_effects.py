@@ -225,7 +225,7 @@ async def _has_ended(locator: Locator, location: Location, origin: Origin) -> bo
     if row.view.saga == origin.saga and (row.view.generation or 1) > origin.generation:
         return True
     story = await locator.ledger.find_story(
-        location.saga_id, saga=origin.saga, generation=origin.generation, input_digest=origin.input_digest or None
+        location.saga_id, saga=origin.saga, generation=origin.generation, input_digest=origin.whole_digest
     )
     # An earlier saga with the same input has an earlier start.
     is_its_own = story is not None and story.started_at.timestamp() + PRECISION >= origin.started_at

@@ -112,7 +112,7 @@ async def start_again(
     _refuse_unknown_undos(saga_id, own, undone, given)
     started_with = _definition(client, saga_id, origin, definition, given)
     traces = CommitTraces(
-        saga_id, origin.saga, origin.generation, origin.input_digest or None, commit_evidence(started_with), effects
+        saga_id, origin.saga, origin.generation, origin.whole_digest, commit_evidence(started_with), effects
     )
     await _refuse_unknown_commit(client, traces, committed, given)
     # An undone parent has decided about its nested sagas; who knows the commit point has looked at the participants.

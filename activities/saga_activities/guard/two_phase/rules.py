@@ -91,7 +91,7 @@ def undo_outcome(
     rows: Rows, known_done: bool, forward_hash: str | None = None, origin: str | None = None
 ) -> Outcome | None:
     """The outcome of an undo."""
-    if "do" in rows and not guard_rules.is_own(rows["do"], origin):
+    if guard_rules.is_of_another(rows, origin):
         return guard_rules.other_effect() if known_done else guard_rules.nothing_to_undo()
     if "do" in rows and not is_refused(rows) and not guard_rules.same_arguments(rows["do"], forward_hash):
         return guard_rules.other_effect()
@@ -102,8 +102,10 @@ def undo_outcome(
     return guard_rules.unknown_effect() if "do" not in rows and known_done else None
 
 
-def confirm_outcome(rows: Rows) -> Outcome | None:
+def confirm_outcome(rows: Rows, origin: str | None = None) -> Outcome | None:
     """The outcome of a confirm."""
+    if guard_rules.is_of_another(rows, origin):
+        return guard_rules.done_by_another("confirm")
     if "do" not in rows or is_refused(rows):
         return guard_rules.late("this step was not done, or has been undone: there is nothing to confirm")
     return guard_rules.done(rows["confirm"]) if "confirm" in rows else None
@@ -111,7 +113,7 @@ def confirm_outcome(rows: Rows) -> Outcome | None:
 
 def seal_outcome(rows: Rows, origin: str | None = None) -> Outcome | None:
     """The outcome of a seal."""
-    if "do" in rows and not guard_rules.is_own(rows["do"], origin):
+    if guard_rules.is_of_another(rows, origin):
         return guard_rules.sealed()
     if "undo" in rows:
         undone = result_codec.decode_marker(rows["undo"].result) is None

@@ -76,9 +76,11 @@ class TwoPhaseGuard:
         """Prepare the effect of ``body`` once; later attempts get its stored result. ``origin`` is stored with it."""
         return await _as_outcome(self._do(entry_key, arguments_hash, body, origin, scheduled_at, deadline))
 
-    async def confirm(self, entry_key: EntryKey, *, scheduled_at: float, deadline: float) -> Outcome:
+    async def confirm(
+        self, entry_key: EntryKey, *, scheduled_at: float, deadline: float, origin: str | None = None
+    ) -> Outcome:
         """Commit the prepared transaction; ``late`` if the step is not done or was undone."""
-        return await _as_outcome(self._confirm(entry_key, scheduled_at, deadline))
+        return await _as_outcome(self._confirm(entry_key, scheduled_at, deadline, origin))
 
     async def undo(
         self,
@@ -121,9 +123,9 @@ class TwoPhaseGuard:
             case "do":
                 recorded = self._record_do(entry_key, encoded, scheduled_at, deadline, origin)
             case "undo":
-                recorded = self._undo(entry_key, True, None, encoded, scheduled_at, deadline)
+                recorded = self._undo(entry_key, True, None, encoded, scheduled_at, deadline, origin)
             case "confirm":
-                recorded = self._confirm(entry_key, scheduled_at, deadline, encoded)
+                recorded = self._confirm(entry_key, scheduled_at, deadline, origin, encoded)
             case _:
                 raise ValueError(f"an operator can record a result of do, undo or confirm, not {op}")
         return await _as_outcome(recorded)
@@ -176,17 +178,22 @@ class TwoPhaseGuard:
         return await self.participant.prepare(id, run, apply, scheduled_at, deadline)
 
     async def _confirm(
-        self, entry_key: EntryKey, scheduled_at: float, deadline: float, manual: ManualResult | None = None
+        self,
+        entry_key: EntryKey,
+        scheduled_at: float,
+        deadline: float,
+        origin: str | None,
+        manual: ManualResult | None = None,
     ) -> Outcome:
         async def commit(rows: rules.Rows) -> Outcome | None:
-            if stored := rules.confirm_outcome(rows):
+            if stored := rules.confirm_outcome(rows, origin):
                 return stored
             if not rules.is_committed(rows):
                 await self._end_prepared(entry_key, rows, deadline, commit=True)
             return None
 
         async def record(tx: GuardTransaction, rows: rules.Rows) -> ScriptResult:
-            if stored := rules.confirm_outcome(rows):
+            if stored := rules.confirm_outcome(rows, origin):
                 return ScriptResult(stored)
             if not rules.is_committed(rows) and manual is None:
                 return ScriptResult(rules.lost_transaction())
@@ -209,6 +216,8 @@ class TwoPhaseGuard:
         rolled_back = False
 
         def stored_outcome(rows: rules.Rows) -> Outcome | None:
+            if manual is not None and guard_rules.is_of_another(rows, origin):
+                return guard_rules.nothing_to_undo()
             if manual is not None and "undo" not in rows:
                 return None
             return rules.undo_outcome(rows, known_done, forward_hash, origin)
