@@ -264,7 +264,7 @@ class ImageRecorder:
 
     async def _lock(self, table: TableAccess, keys: Iterable[Key]) -> None:
         rows = [locked_row(table, key) for key in keys]
-        await row_locks.acquire(self._sql, rows, self._entry_key.saga_id)
+        await row_locks.acquire(self._sql, rows, self._entry_key)
 
     def _remember(self, table: TableAccess, before: Mapping[Key, Image], after: Mapping[Key, Image]) -> None:
         for key in dict.fromkeys([*after, *before]):

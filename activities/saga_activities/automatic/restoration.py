@@ -121,7 +121,7 @@ async def keep_rows(sql: SqlSession, entry_key: EntryKey) -> None:
 
 async def _lock_rows(sql: SqlSession, entry_key: EntryKey, images: Sequence[RowImage]) -> None:
     try:
-        await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
+        await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key)
     except RowLocked as error:
         raise InfrastructureError(f"{error}, so it cannot be restored yet", details=error.details) from error
 

@@ -16,12 +16,14 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.automatic.table_access import Key, TableAccess
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import now_sql, row_lock_table
 from saga_activities.value_places import lock_place
 from sagas.definition.times import format_timestamp
 from sagas.errors import RowLocked
 from sagas.protocol.locks import owner_id
+from sagas.protocol.origin import same_owner
 from sagas.sql_text.row_changes import NotImageable
 from sagas.text.exact_json import encode_json
 
@@ -58,14 +60,15 @@ OWN_TABLE = "saga_row_lock"
 """The table of the connection: it lists all rows that sagas have locked through it."""
 
 
-async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> None:
-    """Lock rows for the root saga of ``saga_id``. Raises :class:`RowLocked` if another saga has one of them.
+async def acquire(sql: SqlSession, rows: Sequence[LockedRow], entry_key: EntryKey) -> None:
+    """Lock rows for the root saga of an entry. Raises :class:`RowLocked` if another saga has one of them, whatever its
+    id.
 
     A row of another schema is also locked in the table of that schema, where the connections to it see the lock.
     Raises :class:`NotImageable` if the saga has locked a row through a connection to another schema: the changes of a
     row are numbered in one table of images.
     """
-    owner = owner_id(saga_id)
+    owner = owner_id(entry_key.saga_id)
     by_hash = {row.hash: row for row in rows}
     for lock_table in [OWN_TABLE, *sorted({row.lock_table for row in rows} - {OWN_TABLE})]:
         hashes = sorted(hash for hash, row in by_hash.items() if lock_table in (OWN_TABLE, row.lock_table))
@@ -75,6 +78,7 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
                 "table_name": by_hash[row_hash].table,
                 "row_key": sql.stored_values.encrypt_json(lock_place(row_hash), by_hash[row_hash].key_text),
                 "saga_id": owner,
+                "saga_start": entry_key.start,
             }
             for row_hash in hashes
         ]
@@ -84,7 +88,7 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
             portion = hashes[start : start + _PORTION]
             parameters = {f"hash{index}": hash for index, hash in enumerate(portion)}
             for row in await sql.all(_select_statement(sql.dialect, lock_table, len(portion)), parameters):
-                if row["saga_id"] != owner:
+                if row["saga_id"] != owner or not same_owner(row["saga_start"], entry_key.start):
                     since = format_timestamp(row["acquired_at"]) or ""
                     raise RowLocked(by_hash[row["row_hash"]].label, row["saga_id"], since)
                 if row["image_schema"] != row["own_schema"]:
@@ -96,8 +100,8 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
 
 
 def _insert_statement(dialect: str, lock_table: str) -> str:
-    columns = "(row_hash, table_name, row_key, saga_id, acquired_at, image_schema)"
-    values = f"(:row_hash, :table_name, :row_key, :saga_id, {now_sql(dialect)}, {own_schema(dialect)})"
+    columns = "(row_hash, table_name, row_key, saga_id, saga_start, acquired_at, image_schema)"
+    values = f"(:row_hash, :table_name, :row_key, :saga_id, :saga_start, {now_sql(dialect)}, {own_schema(dialect)})"
     # INSERT IGNORE would cost a further request for its warnings.
     exists = "ON DUPLICATE KEY UPDATE row_hash = row_hash" if dialect in _MYSQL else "ON CONFLICT DO NOTHING"
     return f"INSERT INTO {lock_table} {columns} VALUES {values} {exists}"
@@ -107,7 +111,7 @@ def _select_statement(dialect: str, lock_table: str, count: int) -> str:
     """A locking read, which sees the row that the insert ran into, whatever the isolation level."""
     locking = "" if dialect == "sqlite" else "LOCK IN SHARE MODE" if dialect in _MYSQL else "FOR SHARE"
     hashes = ", ".join(f":hash{index}" for index in range(count))
-    columns = f"row_hash, saga_id, acquired_at, image_schema, {own_schema(dialect)} AS own_schema"
+    columns = f"row_hash, saga_id, saga_start, acquired_at, image_schema, {own_schema(dialect)} AS own_schema"
     return f"SELECT {columns} FROM {lock_table} WHERE row_hash IN ({hashes}) {locking}"
 
 
@@ -118,18 +122,24 @@ def own_schema(dialect: str) -> str:
     return "database()" if dialect in _MYSQL else "'main'"
 
 
-async def release(engine: AsyncEngine, owner: str) -> None:
-    """Release all rows of a root saga that it has locked through one connection."""
+async def release(engine: AsyncEngine, owner: str, start: str = "") -> None:
+    """Release all rows of a root saga that it has locked through one connection.
+
+    ``start``: what tells it from others with its id, which keep theirs; empty: all rows of the id.
+    """
     mine = row_lock_table.c.saga_id == owner
+    if start:
+        mine &= row_lock_table.c.saga_start.in_(("", start))
     async with engine.connect() as connection:
         tables = (await connection.scalars(sa.select(row_lock_table.c.table_name).where(mine).distinct())).all()
         # Its own list is deleted last: a release that is interrupted is repeated.
         for lock_table in sorted({lock_name for table in tables if (lock_name := _other_lock_table(table))}):
             if await _exists(connection, lock_table):
-                await connection.execute(sa.text(f"DELETE FROM {lock_table} WHERE saga_id = :owner"), {"owner": owner})
+                await connection.execute(sa.text(_DELETE.format(lock_table)), {"owner": owner, "start": start})
         await connection.execute(sa.delete(row_lock_table).where(mine))
 
 
+_DELETE = "DELETE FROM {} WHERE saga_id = :owner AND (:start = '' OR saga_start IN ('', :start))"
 _SCHEMA = re.compile(r"""("(?:[^"]|"")+"|`(?:[^`]|``)+`)\.""")
 
 

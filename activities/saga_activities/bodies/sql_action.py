@@ -22,6 +22,7 @@ from saga_activities.guard.sql_session import SqlSession, StatementResult
 from saga_activities.json_results import to_json_value
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
 from sagas.errors import Rejected
+from sagas.protocol.origin import start_of_effect
 from sagas.protocol.payloads import Invocation
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.tokens import shown
@@ -181,4 +182,5 @@ def _undone_steps(invocation: Invocation) -> Collection[str] | None:
 
 
 def _entry_key(invocation: Invocation) -> EntryKey:
-    return EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
+    start = start_of_effect(invocation.origin)
+    return EntryKey(invocation.saga_id, invocation.entry, invocation.generation, start)

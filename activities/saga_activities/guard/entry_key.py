@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sagas.definition.saga_ids import UNPRINTABLE
 from sagas.input_limits import MAX_SAGA_ID_BYTES
@@ -25,12 +25,15 @@ def fits_guard_key(saga_id: str) -> bool:
 class EntryKey:
     """One generation of one entry: ``entry`` is the entry id (``reserve#0``), ``generation`` starts at 1.
 
+    ``start``: that of its saga, see :func:`sagas.protocol.origin.start_of`; empty if it does not matter.
+
     Raises ``ValueError`` for an id that a database would truncate or fold: two sagas must never share a row.
     """
 
     saga_id: str
     entry: str
     generation: int = 1
+    start: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         for what, value, longest in (("saga id", self.saga_id, MAX_GUARD_ID), ("step", self.entry, MAX_ENTRY)):

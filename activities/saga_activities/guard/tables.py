@@ -115,8 +115,9 @@ row_lock_table = sa.Table(
     sa.Column("row_hash", short_text(64), primary_key=True),
     sa.Column("table_name", long_text(), nullable=False),
     sa.Column("row_key", long_text(), nullable=False),
-    # The root saga.
+    # The root saga, and what tells it from another one with the same id: see sagas.protocol.origin.start_of.
     sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
+    sa.Column("saga_start", short_text(16), nullable=False),
     # By the clock of this database.
     sa.Column("acquired_at", sa.Double, nullable=False),
     # The schema whose saga_image has the changes of the row: that of the connection through which it was locked.

@@ -73,6 +73,7 @@ class LockActivities:
             waits=request["waits"],
             scheduled_at=attempt.scheduled_at,
             deadline=attempt.deadline,
+            start=request["start"],
         )
         if outcome.kind == "late":  # older than the watermark of the database
             return Outcome.done({"answer": "late"}, attempt=None)
@@ -92,31 +93,40 @@ class LockActivities:
                 if scope := request.get("undo_scope"):
                     await end_scope(engine, owner, scope)
                 else:
-                    await row_locks.release(engine, owner)
+                    await row_locks.release(engine, owner, request["start"])
             except (SQLAlchemyError, OSError) as error:
                 return outcome_of_error(error)
         connection = request.get("connection")
         if connection is None:
             return Outcome.done({}, attempt=None)
         outcome = await self.release(
-            connection, owner, request["holder"], scheduled_at=attempt.scheduled_at, deadline=attempt.deadline
+            connection,
+            owner,
+            request["holder"],
+            scheduled_at=attempt.scheduled_at,
+            deadline=attempt.deadline,
+            start=request["start"],
         )
         return outcome if outcome.kind != "done" else Outcome.done({}, attempt=None)
 
     async def release(
-        self, connection: str, owner: str, holder: str, *, scheduled_at: float, deadline: float
+        self, connection: str, owner: str, holder: str, *, scheduled_at: float, deadline: float, start: str = ""
     ) -> Outcome:
         """Release the locks of a holder, and signal the sagas that have been granted theirs."""
-        table, released, gone = self._table(connection), 0, [(owner, holder)]
+        table, released, gone = self._table(connection), 0, [(owner, holder, start)]
         while gone:
-            owner, holder = gone.pop()
-            outcome = await table.release(owner=owner, holder=holder, scheduled_at=scheduled_at, deadline=deadline)
+            owner, holder, start = gone.pop()
+            outcome = await table.release(
+                owner=owner, holder=holder, scheduled_at=scheduled_at, deadline=deadline, start=start
+            )
             if outcome.kind != "done":
                 return outcome
             released += 1
             granted: list[Granted] = outcome.result
             # One that was terminated while it waited has not begun, so nobody needs its locks.
-            gone = [(grant.owner, grant.holder) for grant in granted if await self._signal(grant.workflow_id) == "gone"]
+            gone = [
+                (grant.owner, grant.holder, "") for grant in granted if await self._signal(grant.workflow_id) == "gone"
+            ]
         return Outcome.done(released, attempt=None)
 
     def _table(self, connection: str) -> LockTable:

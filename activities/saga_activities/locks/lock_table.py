@@ -22,6 +22,7 @@ from saga_activities.guard.transaction import GuardTransaction
 from saga_activities.locks.arrival_order import Blocker, HeldLock, LockRequest, blockers_of, grant_waiting
 from saga_activities.locks.tables import lock_table, order_table, request_table, wait_table
 from sagas.errors import InfrastructureError
+from sagas.protocol.origin import same_owner
 from sagas.protocol.outcomes import Outcome
 from sagas.text.exact_json import decode_json, encode_json
 
@@ -74,9 +75,13 @@ class LockTable:
         waits: bool,
         scheduled_at: float,
         deadline: float,
+        start: str = "",
     ) -> Outcome:
-        """Grant the keys, or take a place in the order of arrival. The result of the outcome is an :class:`Answer`."""
-        request = _RequestedLocks(frozenset(keys), owner, holder, workflow_id, scheduled_at)
+        """Grant the keys, or take a place in the order of arrival. The result of the outcome is an :class:`Answer`.
+
+        ``start``: what tells the owner from others with its id, see :func:`sagas.protocol.origin.start_of`.
+        """
+        request = _RequestedLocks(frozenset(keys), owner, start, holder, workflow_id, scheduled_at)
 
         async def script(tx: GuardTransaction) -> ScriptResult:
             await _open(tx)
@@ -84,15 +89,19 @@ class LockTable:
 
         return await self._transactions.run(EntryKey(owner, _ENTRY), "do", script, scheduled_at, deadline)
 
-    async def release(self, *, owner: str, holder: str, scheduled_at: float, deadline: float) -> Outcome:
+    async def release(
+        self, *, owner: str, holder: str, scheduled_at: float, deadline: float, start: str = ""
+    ) -> Outcome:
         """Release what the holder was granted and withdraw what it waits for; a later request of it is `late`.
+
+        ``start``: as of :meth:`acquire`; what another saga has under its id stays. Empty: whatever it is.
 
         The result of the outcome is a list of :class:`Granted`, also of those that an earlier release has granted.
         """
 
         async def script(tx: GuardTransaction) -> ScriptResult:
             await _open(tx)
-            return await _release(tx.sql, owner, holder, scheduled_at)
+            return await _release(tx.sql, owner, start, holder, scheduled_at)
 
         return await self._transactions.run(EntryKey(owner, _ENTRY), "undo", script, scheduled_at, deadline)
 
@@ -106,6 +115,7 @@ async def _open(tx: GuardTransaction) -> None:
 class _RequestedLocks:
     keys: frozenset[str]
     owner: str
+    start: str
     holder: str
     workflow_id: str
     scheduled_at: float
@@ -116,6 +126,12 @@ async def _acquire(sql: SqlSession, request: _RequestedLocks, *, waits: bool) ->
     row = await sql.one_or_none(sa.select(request_table).where(request_table.c.holder == request.holder))
     if row is not None and row["status"] == "closed":
         return _answered(Answer("late"), commit=False)
+    if row is not None and not same_owner(row["saga_start"], request.start):
+        since = float(row["requested_at"])
+        return _answered(
+            Answer("refused", tuple(Blocker(key, request.owner, since) for key in decode_json(row["lock_keys"]))),
+            commit=False,
+        )
     if row is not None and row["status"] == "held":
         return _answered(Answer("granted"), commit=False)
     if row is not None and row["status"] == "granted":
@@ -145,13 +161,15 @@ async def _acquire(sql: SqlSession, request: _RequestedLocks, *, waits: bool) ->
     return _answered(Answer("granted", waited=max(0.0, now - since)), commit=True)
 
 
-async def _release(sql: SqlSession, owner: str, holder: str, scheduled_at: float) -> ScriptResult:
+async def _release(sql: SqlSession, owner: str, start: str, holder: str, scheduled_at: float) -> ScriptResult:
     position, now = await _take_turn(sql)
     row = await sql.one_or_none(sa.select(request_table).where(request_table.c.holder == holder))
     freed: set[str] = set()
     if row is None:
-        closed = _RequestedLocks(frozenset(), owner, holder, "", scheduled_at)
+        closed = _RequestedLocks(frozenset(), owner, start, holder, "", scheduled_at)
         await sql.execute(sa.insert(request_table), _request_row(closed, position, "closed", now))
+    elif not same_owner(row["saga_start"], start):
+        return ScriptResult(Outcome.done(await _not_signalled(sql), attempt=None), commit=True)
     elif row["status"] != "closed":
         await _set_status(sql, [holder], "closed")
         await sql.execute(sa.delete(wait_table).where(wait_table.c.position == row["position"]))
@@ -223,6 +241,7 @@ def _request_row(request: _RequestedLocks, position: int, status: str, now: floa
     return {
         "holder": request.holder,
         "saga_id": request.owner,
+        "saga_start": request.start,
         "workflow_id": request.workflow_id,
         "status": status,
         "position": position,

@@ -54,6 +54,8 @@ request_table = sa.Table(
     # after the release finds it closed.
     sa.Column("holder", short_text(MAX_HOLDER), primary_key=True),
     sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
+    # What tells it from another one with the same id: see sagas.protocol.origin.start_of.
+    sa.Column("saga_start", short_text(16), nullable=False),
     # The workflow that is signalled when its request is granted.
     sa.Column("workflow_id", long_text(), nullable=False),
     # `waiting`, `granted` (by the release of another saga, and not known to this one yet), `held` or `closed`.

@@ -425,7 +425,8 @@ class AcquireLocks:
 
     ``owner`` is the id of the root saga: what it holds, its nested sagas and its undo need not wait for. ``holder`` is
     the part of it that requests, and releases what it was granted itself. The same request may be repeated. ``waits``:
-    take a place in the order of arrival if a key is not free. ``connection`` is the database of the locks.
+    take a place in the order of arrival if a key is not free. ``connection`` is the database of the locks. ``start``
+    tells the owner from others with its id, see :func:`sagas.protocol.origin.start_of`; empty for a nested saga.
     """
 
     connection: str
@@ -433,6 +434,7 @@ class AcquireLocks:
     owner: str
     holder: str
     waits: bool = True
+    start: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,6 +445,7 @@ class ReleaseLocks:
     long that takes. ``connection`` and ``holder`` are those of its ``AcquireLocks``; None if it has none.
     ``row_locks`` are the connections on which ``owner`` has row locks of automatic compensations. ``undo_scope`` is
     that of a nested saga, whose rows belong to the scope around it from now on; empty: all rows of the root saga.
+    ``start``: as of ``AcquireLocks``.
     """
 
     owner: str
@@ -450,6 +453,7 @@ class ReleaseLocks:
     connection: str | None = None
     row_locks: tuple[str, ...] = ()
     undo_scope: str = ""
+    start: str = ""
 
 
 Command = (

@@ -63,6 +63,7 @@ class LockCalls:
             "owner": command.owner,
             "holder": command.holder,
             "waits": command.waits,
+            "start": command.start,
         }
         answer = await perform_until_answered(
             LOCK_ACTIVITY,
@@ -81,6 +82,7 @@ class LockCalls:
             "holder": command.holder,
             "row_locks": list(command.row_locks),
             "undo_scope": command.undo_scope,
+            "start": command.start,
         }
         await perform_until_answered(
             RELEASE_ACTIVITY, raw_json(request), "release the locks", timeout=_ATTEMPT, activity_id=activity_id

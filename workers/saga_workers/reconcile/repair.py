@@ -27,6 +27,7 @@ from saga_workers.reconcile.reconciliation import output_record_connection
 from saga_workers.relay.check_back import SagaUnreachable, entry_status, origin_of_entry, query_saga
 from saga_workers.runtime.databases import open_command_engine, open_databases
 from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.verdict import has_open_effects
 from saga_workers.views.locks import list_orphans, release_orphan
 from saga_workers.views.saga_view import read_view
@@ -137,6 +138,9 @@ async def _release_lock(locator: Locator, settings: Settings, saga_id: str, hold
         if has_open_effects(view):
             again = saga_command("resume", saga_id)
             return f"not released: its effects are still there; continue it first: {again}"
+    if lost := await find_lost(locator, settings, saga_id, suspects=[saga_id]):  # another saga may have the id now
+        again = saga_command("resume", lost[0].saga_id)
+        return f"not released: its effects are still there; continue it first: {again}"
     problem = await release_orphan(locator.temporal, settings, saga_id, holder)
     return "its locks are released" if problem is None else f"not released: {problem}"
 

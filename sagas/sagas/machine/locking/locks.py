@@ -21,6 +21,8 @@ from sagas.machine.state import SagaRun
 from sagas.protocol import undo_scopes
 from sagas.protocol.locks import holder_id, owner_id
 from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks
+from sagas.protocol.origin import start_of
+from sagas.protocol.payloads import input_digest
 from sagas.protocol.waits import parked_hint
 from sagas.text.shortening import and_more, join_names
 
@@ -123,7 +125,11 @@ def _acquire_command(run: SagaRun, locks: LockState) -> AcquireLocks:
     definition = run.definition.locks
     assert definition is not None
     patient = locks.undo or definition.wait > 0
-    return AcquireLocks(definition.connection, locks.keys, owner_id(run.saga_id), locks.holder, patient)
+    return AcquireLocks(definition.connection, locks.keys, owner_id(run.saga_id), locks.holder, patient, _start(run))
+
+
+def _start(run: SagaRun) -> str:
+    return "" if run.parent else start_of(run.definition.saga, input_digest(run.input))
 
 
 def reissue(run: SagaRun) -> list[AcquireLocks]:
@@ -249,7 +255,9 @@ def release_at_end(run: SagaRun) -> None:
         _withdraw(run, run.locks, rows)
     elif rows:
         holder = holder_id(run.saga_id, run.generation)
-        run.emit(ReleaseLocks(owner_id(run.saga_id), holder, row_locks=rows, undo_scope=run.undo_scope))
+        run.emit(
+            ReleaseLocks(owner_id(run.saga_id), holder, row_locks=rows, undo_scope=run.undo_scope, start=_start(run))
+        )
 
 
 def doubt_release(run: SagaRun) -> None:
@@ -266,4 +274,5 @@ def _withdraw(run: SagaRun, locks: LockState, rows: tuple[str, ...] = ()) -> Non
     for timer in TIMERS:
         run.cancel_timer(timer)
     if connection is not None or rows:
-        run.emit(ReleaseLocks(owner_id(run.saga_id), locks.holder, connection, rows, run.undo_scope if rows else ""))
+        scope = run.undo_scope if rows else ""
+        run.emit(ReleaseLocks(owner_id(run.saga_id), locks.holder, connection, rows, scope, _start(run)))
