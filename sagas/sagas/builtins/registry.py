@@ -41,7 +41,11 @@ _TIMESTAMP = {
 _STATUS = {
     "type": "array",
     "items": {
-        "anyOf": [{"type": "integer", "minimum": 100, "maximum": 599}, {"type": "string", "pattern": "^[1-5]xx$"}]
+        "type": ["integer", "string"],
+        "minimum": 100,
+        "maximum": 599,
+        "pattern": "^[1-5]xx$",
+        messaging.FORM_DESCRIPTION: "a status such as 409, or a class of them such as 4xx",
     },
 }
 

@@ -147,7 +147,7 @@ def test_list_prints_harmless_lines() -> None:
     with on_a_terminal() as terminal:
         from saga_cli.commands.run.list import _print_list  # pyright: ignore[reportPrivateUsage]
 
-        _print_list([hostile_view()], True, 50)
+        _print_list([hostile_view()], True, is_cut=False)
         assert_harmless(terminal.getvalue())
         assert len(terminal.getvalue().splitlines()) == 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -145,7 +145,7 @@ async def query_sagas(
     limit: int,
     web_ui: str | None = None,
     ask_running: bool = False,
-) -> AsyncIterator[SagaView]:
+) -> AsyncGenerator[SagaView]:
     """One view per saga, newest first; then those of bulk workflows; then those that only the ledger knows.
 
     Raises UsageError if a filter is invalid, LedgerUnavailable after the sagas that Temporal has.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,16 +50,20 @@ def list_sagas(
 
         asked = saga_filter(settings, saga=saga, states=state or (), since=since, labels=label or (), where=where)
         views: list[SagaView] = []
+        is_cut = False
+        find_sagas = _find_stuck if stuck else _find
         try:
-            find_sagas = _find_stuck if stuck else _find
-            async for view in find_sagas(locator, settings, asked, limit):
-                if global_options().format == "jsonl":
-                    print(to_json(_row_json(view)), flush=True)
-                views.append(view)
+            async with aclosing(find_sagas(locator, settings, asked, limit + 1)) as listed:
+                async for view in listed:
+                    if is_cut := len(views) == limit:
+                        break
+                    if global_options().format == "jsonl":
+                        print(to_json(_row_json(view)), flush=True)
+                    views.append(view)
         except LedgerUnavailable as error:
             warn(f"these are only the sagas that Temporal has: {error.message}")
         if global_options().format != "jsonl":
-            print_document([_row_json(view) for view in views], human=lambda: _print_list(views, stuck, limit))
+            print_document([_row_json(view) for view in views], human=lambda: _print_list(views, stuck, is_cut=is_cut))
         if stuck:
             await _warn_of_standing_pauses(locator, views)
             await _warn_of_enqueued_rows(settings)
@@ -95,7 +100,7 @@ async def _warn_of_enqueued_rows(settings: Settings) -> None:
         warn(f"{name}: {problem}", f"help: {saga_command('enqueued', 'list')}    shows the rows")
 
 
-async def _find_stuck(locator: Locator, settings: Settings, asked: SagaFilter, limit: int) -> AsyncIterator[SagaView]:
+async def _find_stuck(locator: Locator, settings: Settings, asked: SagaFilter, limit: int) -> AsyncGenerator[SagaView]:
     """The stuck sagas; a warning for each question that the databases of the project do not answer."""
     from saga_workers.stuck.database_traces import read_database_traces, unanswered_message
     from saga_workers.stuck.stuck_sagas import list_stuck
@@ -107,7 +112,7 @@ async def _find_stuck(locator: Locator, settings: Settings, asked: SagaFilter, l
         yield view
 
 
-def _find(locator: Locator, settings: Settings, asked: SagaFilter, limit: int) -> AsyncIterator[SagaView]:
+def _find(locator: Locator, settings: Settings, asked: SagaFilter, limit: int) -> AsyncGenerator[SagaView]:
     from saga_workers.views.saga_list import query_sagas
 
     ask = global_options().format != "human"  # people wait for the list, programs for whole documents
@@ -120,7 +125,7 @@ def _row_json(view: SagaView) -> dict[str, Any]:
     return document
 
 
-def _print_list(views: Sequence[SagaView], stuck: bool, limit: int) -> None:
+def _print_list(views: Sequence[SagaView], stuck: bool, *, is_cut: bool) -> None:
     if not views:
         echo("nothing is stuck" if stuck else "no sagas")
         return
@@ -134,8 +139,8 @@ def _print_list(views: Sequence[SagaView], stuck: bool, limit: int) -> None:
         of_all = f"all {len(group)}: " if len(group) > 1 else ""
         for reason in reasons:
             _print_reason(of_all + reason)
-    if len(views) >= limit:
-        echo(f"… the first {limit}; use --limit N for more")
+    if is_cut:
+        echo(f"… the first {len(views)}; use --limit N for more")
 
 
 def _is_held(view: SagaView) -> bool:

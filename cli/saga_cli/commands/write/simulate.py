@@ -11,7 +11,7 @@ from saga_cli.context import load_settings
 from saga_cli.inputs import read_input
 from saga_cli.output import echo, print_list, write_page
 from sagas.definition.model import Definition
-from sagas.errors import UsageError
+from sagas.errors import SagaError, UsageError
 from sagas.simulation import Environment, FailurePoint, sample_input
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _simulate_all(project: Project) -> int:
         try:
             given, _ = read_or_sample_input(definition, None, outside)
             cells[saga] = failure_points(definition, given, Script(input_is_sample=True), outside)
-        except UsageError as error:
+        except SagaError as error:
             needs_input[saga] = error.message
     print_list(
         [{"saga": saga, **cell.to_json()} for saga, each in cells.items() for cell in each],

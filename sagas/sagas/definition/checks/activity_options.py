@@ -46,11 +46,13 @@ def _check_retry(step: StepDraft, draft: OperationDraft, report: Report) -> None
         return
     retry, timeout = draft.operation.retry, draft.operation.timeout
     if "max_interval" in written and retry.max_interval < retry.initial_interval:
+        default = "" if "initial_interval" in written else "the default "
+        first = f"{default}`initial_interval`, {format_duration(retry.initial_interval)}"
         report.add(
             "SAGA106",
             written.node_of("max_interval"),
-            "`max_interval` is shorter than `initial_interval`",
-            "raise max_interval",
+            f"`max_interval` is shorter than {first}",
+            "raise max_interval, or lower initial_interval",
         )
     if "max_attempts" in written and retry.max_attempts == 1:
         report.add("SAGA231", written.node_of("max_attempts"), f"`{step.id}` has only one attempt")

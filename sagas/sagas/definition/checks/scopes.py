@@ -89,7 +89,10 @@ class ExpressionScope:
                 is_here = hint and not any(f"{name}." in hint for name in ROOTS if name not in allowed)
                 help = hint if is_here else suggestion_help(root, allowed, f"known here: {names}")
                 return ScopeProblem("SAGA302", f"`{root}` is not known", help)
-            return ScopeProblem("SAGA302", f"`{root}` is not available here", f"known here: {names}")
+            help = f"known here: {names}"
+            if self.kind == "decide" and root in ("item", "index"):
+                help = "it is evaluated once for the whole step; leave items out in for_each: ….filter(i, …)"
+            return ScopeProblem("SAGA302", f"`{root}` is not available here", help)
         if root == "steps":
             return self._step_problem(path)
         if root == "input":
