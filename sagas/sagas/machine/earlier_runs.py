@@ -21,7 +21,8 @@ class EarlierRuns:
     probes are asked. ``children`` are the nested sagas of both, by entry id.
 
     ``open_effects``: the entries whose effects were open in a guard before this run, with their generations;
-    ``in_guards``: all entries of which a guard had a record before. ``undecided_undos``: the entries, with their
+    ``in_guards``: all entries of which a guard had a record before. ``undone``: the entries, with their generations, of
+    which a guard, a reply or the ledger tells that their undo was made. ``undecided_undos``: the entries, with their
     generations, whose undo in another database or service a guard has decided, while nobody knows whether it was made:
     an answer `late` does not tell that such an entry is undone. ``told_undone``: those of which an operator says that
     it was made. ``decisions``: the steps that one of them
@@ -40,6 +41,7 @@ class EarlierRuns:
     children: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     open_effects: dict[str, int] = field(default_factory=dict[str, int])
     in_guards: list[str] = field(default_factory=list[str])
+    undone: dict[str, int] = field(default_factory=dict[str, int])
     undecided_undos: dict[str, int] = field(default_factory=dict[str, int])
     told_undone: dict[str, int] = field(default_factory=dict[str, int])
     decisions: dict[str, bool] = field(default_factory=dict[str, bool])

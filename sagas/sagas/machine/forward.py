@@ -207,6 +207,9 @@ def start_attempt(run: SagaRun, entry: Entry) -> None:
         mark_done(run, entry, kept.result)
         return
     calls_participant = has_effect(step) and not is_nested(step)
+    if calls_participant and (undone := effects.outcome_of_undone(run, entry)) is not None:
+        attempt_ended(run, entry, undone, 0)
+        return
     may_have_run = calls_participant and count_earlier_run(run, entry, step.do)
     if may_have_run and retries.is_single_attempt(step):
         message = "an earlier run of the saga may have called the participant, which does not honour the key"

@@ -167,7 +167,7 @@ class RunWasReset:
     as the runs before the reset have left them, in the form of a snapshot, and ``children`` their nested sagas, by
     entry id.
     ``state_is_lost``: one of these runs is deleted, so that nobody knows what it had begun. ``in_guards``: the entries
-    that a guard has recorded, each with the generation of its open effect, or 0. ``undecided_undos`` and
+    that a guard has recorded, each with the generation of its open effect, or 0. ``undone``, ``undecided_undos`` and
     ``decisions``: see :class:`sagas.machine.earlier_runs.EarlierRuns`. ``residue``, ``operator`` and
     ``reason``: those of the runs before.
     """
@@ -179,6 +179,7 @@ class RunWasReset:
     children: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     state_is_lost: bool = False
     in_guards: Mapping[str, int] = field(default_factory=dict[str, int])
+    undone: Mapping[str, int] = field(default_factory=dict[str, int])
     undecided_undos: Mapping[str, int] = field(default_factory=dict[str, int])
     decisions: Mapping[str, bool] = field(default_factory=dict[str, bool])
     residue: Sequence[dict[str, Any]] = ()

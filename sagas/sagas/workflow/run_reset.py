@@ -97,6 +97,7 @@ class RunReset:
             children=left["children"],
             state_is_lost=answer["state_is_lost"],
             in_guards=answer["in_guards"],
+            undone=answer["undone_entries"],
             undecided_undos=answer["undecided_undos"],
             decisions=left["decisions"],
             residue=left["residue"],

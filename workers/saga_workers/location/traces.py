@@ -66,6 +66,8 @@ class RecordedEffect:
     commit point.
 
     ``undo_elsewhere``: its undo is decided, but no guard tells whether the action in another database or service ran.
+    ``undone``: the action that undoes it has a row of its own, or the reply to the command that undoes it says so. Of
+    an entry that was done outside of the guards there may be its undo or its confirm alone.
     ``is_undoing``: the command that undoes it was sent, and no reply to that has been recorded.
     """
 
@@ -79,6 +81,7 @@ class RecordedEffect:
     confirmed: bool = False
     command: Command | None = None
     is_undoing: bool = False
+    undone: bool = False
 
     @property
     def place(self) -> str:
@@ -106,8 +109,13 @@ async def effects_of_sagas(settings: Settings, saga_ids: Sequence[str]) -> dict[
                     await _read_rows(database, connection.name, _EFFECT_ROWS, guard_table, asked, rows)
                 if connection.name == settings.kafka.outbox and request_table.name in tables:
                     await _read_rows(database, connection.name, _COMMAND_ROWS, request_table, asked, commands)
-    effects = {id: [*_effects_in(rows[id], values), *_commands_in(commands[id], rows[id], values)] for id in rows}
-    return {id: sorted(_resolved(its), key=lambda effect: effect.created_at) for id, its in effects.items()}
+    effects_of: dict[str, list[RecordedEffect]] = {}
+    for id in rows:
+        effects = [*_effects_in(rows[id], values), *_commands_in(commands[id], rows[id], values)]
+        done = {(effect.entry, effect.generation) for effect in effects}
+        effects += _ends_elsewhere(rows[id], commands[id], values, done)
+        effects_of[id] = sorted(_resolved(effects), key=lambda effect: effect.created_at)
+    return effects_of
 
 
 def _resolved(effects: Sequence[RecordedEffect]) -> list[RecordedEffect]:
@@ -166,8 +174,48 @@ def _effects_in(rows: Sequence[tuple[str, Any]], values: Mapping[str, StoredValu
             is_open = row.reason == "do" and key not in undos
             origin = _origin(name, values[name], origin_place(row.saga_id, *key), row.origin)
             is_confirmed = is_open and key in confirms
-            effects.append(RecordedEffect(name, *key, is_open, elsewhere, origin, row.created_at, is_confirmed))
+            effects.append(
+                RecordedEffect(
+                    name, *key, is_open, elsewhere, origin, row.created_at, is_confirmed, undone=key in own_undos
+                )
+            )
     return effects
+
+
+def _ends_elsewhere(
+    guarded: Sequence[tuple[str, Any]],
+    commands: Sequence[tuple[str, Any]],
+    values: Mapping[str, StoredValues],
+    others: Collection[tuple[str, int]],
+) -> list[RecordedEffect]:
+    """The entries of which nothing but the undo or the confirm has left a row, because they were done outside of the
+    guards. ``others``: those that were done inside.
+    """
+    effects: list[RecordedEffect] = []
+    for name, row in (*guarded, *commands):
+        key, is_command = (row.step, row.generation), "step_key" in row._mapping
+        undoes, confirms = ("undo", "confirm") if is_command else ("own_undo", "own_confirm")
+        is_done = not is_command or row.outcome == DONE
+        is_undone, is_undoing = row.op == undoes and is_done, row.op == undoes and is_command and row.outcome is None
+        is_confirmed = row.op == confirms and is_done
+        if key in others or not (is_undone or is_undoing or is_confirmed):
+            continue
+        place = request_place(row.step_key, "origin") if is_command else origin_place(row.saga_id, *key)
+        effects.append(
+            RecordedEffect(
+                name,
+                *key,
+                open=False,
+                undo_elsewhere=False,
+                origin=_origin(name, values[name], place, row.origin),
+                created_at=row.created_at,
+                confirmed=is_confirmed,
+                is_undoing=is_undoing,
+                undone=is_undone,
+            )
+        )
+    undone = {(effect.entry, effect.generation) for effect in effects if effect.undone}
+    return [effect for effect in effects if effect.undone or (effect.entry, effect.generation) not in undone]
 
 
 def _commands_in(
@@ -176,7 +224,9 @@ def _commands_in(
     """The commands of a saga that may have had an effect. ``guarded``: its rows in the guards, where the undo of a
     command may have been made.
     """
-    undone = {(row.step, row.generation) for _, row in guarded if row.op == "own_undo"}
+    undone, confirmed = (
+        {(row.step, row.generation) for _, row in guarded if row.op == op} for op in ("own_undo", "own_confirm")
+    )
     replies: dict[tuple[str, str, int], set[str | None]] = {}
     for _, row in commands:
         replies.setdefault((row.op, row.step, row.generation), set()).add(row.outcome)
@@ -185,18 +235,19 @@ def _commands_in(
         if row.op == "do" and row.outcome in (None, DONE):
             key = (row.step, row.generation)
             undos, confirms = replies.get(("undo", *key), set()), replies.get(("confirm", *key), set())
-            is_open = DONE not in undos and key not in undone
+            is_undone = DONE in undos or key in undone
             effects.append(
                 RecordedEffect(
                     name,
                     *key,
-                    is_open,
+                    not is_undone,
                     undo_elsewhere=False,
                     origin=_origin(name, values[name], request_place(row.step_key, "origin"), row.origin),
                     created_at=row.created_at,
-                    confirmed=is_open and DONE in confirms,
+                    confirmed=not is_undone and (DONE in confirms or key in confirmed),
                     command="sent" if row.outcome is None else "done",
-                    is_undoing=is_open and None in undos,
+                    is_undoing=not is_undone and None in undos,
+                    undone=is_undone,
                 )
             )
     return effects

@@ -56,8 +56,12 @@ def undone_entries(view: SagaView, effects: Sequence[RecordedEffect]) -> list[st
     return [
         entry
         for entry, generation in done.items()
-        if entry in latest and latest[entry].generation >= generation and not latest[entry].open
+        if entry in latest and latest[entry].generation >= generation and _is_undone(latest[entry])
     ]
+
+
+def _is_undone(effect: RecordedEffect) -> bool:
+    return not effect.open and not effect.confirmed and not effect.is_undoing
 
 
 async def is_parked_undo(locator: Locator, location: Location, view: SagaView) -> bool:

@@ -7,7 +7,7 @@ read while there are few; beyond that nobody is said to know them, so that a rol
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -35,6 +35,7 @@ from sagas.definition.analysis.commit_evidence import CommitEvidence
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.earlier.known_steps import LeftState, joined_records
 from sagas.protocol.payloads import UNDO_SUFFIX, pack_state, unpack_state
+from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 
 log = logging.getLogger("saga.reset")
@@ -58,7 +59,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     ``generations``: the highest of each entry, where it is not the first, and those of the last item of each `for_each`
     and of each nested saga that has left traces; ``left``: the steps and nested sagas of the runs before, packed, with
     the residue, the decisions of operators and the reason of a rollback; ``state_is_lost``: there was one whose state
-    nobody has; ``commit_point``, ``in_guards`` and ``undecided_undos``: see
+    nobody has; ``commit_point``, ``in_guards``, ``undone_entries`` and ``undecided_undos``: see
     :class:`sagas.protocol.messages.RunWasReset`; ``started_at``: when the saga was started, if a guard knows.
 
     Raises SagaError for a guard that cannot be read, and for a run that does not answer.
@@ -88,7 +89,8 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         if trace.child is not None:
             children.setdefault(trace.entry, trace.child)
     is_lost = None in packed or about["is_lost"]
-    decisions = await _told_decisions(locator, about) if is_lost else {}
+    story = await _last_story(locator, about) if is_lost else None
+    decisions = {} if story is None else _told_decisions(story, about["finishes"])
     for state in reversed(states):
         decisions |= state.decisions
     commands = await done_commands(settings, [saga_id])
@@ -117,6 +119,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         "state_is_lost": None in packed and not undone_elsewhere,
         # What another run has undone, or is undoing, is not undone by this one.
         "in_guards": {} if undone_elsewhere else _in_guards(effects),
+        "undone_entries": _undone_entries(effects, story),
         "undecided_undos": {} if undone_elsewhere else _undecided_undos(effects, states),
         "left": pack_state(
             {
@@ -142,16 +145,26 @@ def _in_guards(effects: Sequence[RecordedEffect]) -> dict[str, int]:
     return generations
 
 
-async def _told_decisions(locator: Locator, about: Mapping[str, Any]) -> dict[str, bool]:
-    """The decisions of the saga up to when it was last parked, as the ledger tells. Raises LedgerUnavailable."""
+async def _last_story(locator: Locator, about: Mapping[str, Any]) -> SagaView | None:
+    """The saga as it was when it was last parked, as the ledger tells. Raises LedgerUnavailable."""
     saga, generation = activity.info().workflow_type or "", int(about["generation"])
-    story = await story_in_ledger(locator.ledger, about["saga_id"], saga, generation, about["input_digest"])
-    if story is None:
-        return {}
+    return await story_in_ledger(locator.ledger, about["saga_id"], saga, generation, about["input_digest"])
+
+
+def _undone_entries(effects: Sequence[RecordedEffect], story: SagaView | None) -> dict[str, int]:
+    """The entries whose undo was made, with their highest generations: as a guard or a reply tells, or the ledger."""
+    undone = [(effect.entry, effect.generation) for effect in effects if effect.undone or effect.is_undoing]
+    rows = () if story is None else story.steps
+    undone += [(row.id, row.generation or 1) for row in rows if row.state == "COMPENSATED"]
+    return dict(sorted(undone))
+
+
+def _told_decisions(story: SagaView, finishes: Collection[str]) -> dict[str, bool]:
+    """The decisions of the saga up to when it was last parked."""
     residue = {row.step for row in story.residue}
     left_out = {row.id: False for row in story.steps if row.state == "SKIPPED" and row.id not in residue}
-    finishes = {row.id: row.result for row in story.steps if row.id in about["finishes"] and row.state == "DONE"}
-    return {**left_out, **{id: ends for id, ends in finishes.items() if isinstance(ends, bool)}}
+    ends = {row.id: row.result for row in story.steps if row.id in finishes and row.state == "DONE"}
+    return {**left_out, **{id: end for id, end in ends.items() if isinstance(end, bool)}}
 
 
 def _undecided_undos(effects: Sequence[RecordedEffect], states: Sequence[LeftState]) -> dict[str, int]:

@@ -41,8 +41,14 @@ def commit_evidence(definition: Definition) -> CommitEvidence:
         tuple(s.id for s in steps),
         tuple(s.id for s in steps if s.pivot or s.kind == "retriable" or s.id in plan.after_pivot),
         tuple(s.id for s in steps if s.id not in below_a_finish and _has_a_row_at_the_commit(s)),
-        () if plan.pivot is not None else tuple(id for id in plan.to_confirm if not plan.steps[id].do.guarded),
+        ()
+        if plan.pivot is not None
+        else tuple(id for id in plan.to_confirm if not _has_a_row_of_its_confirm(plan.steps[id])),
     )
+
+
+def _has_a_row_of_its_confirm(step: StepDefinition) -> bool:
+    return step.do.guarded or (step.confirm is not None and step.confirm.guarded)
 
 
 def _has_a_row_at_the_commit(step: StepDefinition) -> bool:

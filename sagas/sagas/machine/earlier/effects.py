@@ -12,6 +12,7 @@ from typing import Any
 
 from sagas.definition.model import has_effect
 from sagas.machine.state import Entry, SagaRun, StepRecord
+from sagas.protocol.outcomes import Failure, Outcome
 from sagas.text.records import restore_record
 
 
@@ -55,6 +56,17 @@ def left_out(run: SagaRun) -> list[str]:
         record = left_record(run, id)
         ids += [entry.id for entry in record.entries if _is_in_place(entry)] if record is not None else []
     return [id for id in dict.fromkeys(ids) if _is_left_out(run, id)]
+
+
+def outcome_of_undone(run: SagaRun, entry: Entry) -> Outcome | None:
+    """The outcome of an entry whose undo an earlier run has made; None for any other entry.
+
+    Its participant may not remember the undo, which another database or service may have made: it is not asked.
+    """
+    if run.earlier.undone.get(entry.id, 0) < entry.generation:
+        return None
+    failure = Failure("AlreadyCompensated", "an earlier run of the saga has undone this step")
+    return Outcome("late", failure=failure, retryable=False)
 
 
 def must_be_undone_again(run: SagaRun, entry: Entry) -> bool:

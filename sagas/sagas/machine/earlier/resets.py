@@ -34,6 +34,7 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
     earlier.children = dict(event.children)
     earlier.in_guards = list(event.in_guards)
     earlier.open_effects = {id: open for id, open in event.in_guards.items() if open >= max(run.generation, 1)}
+    earlier.undone = dict(event.undone)
     earlier.undecided_undos = {
         id: generation
         for id, generation in event.undecided_undos.items()

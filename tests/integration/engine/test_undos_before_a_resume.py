@@ -1,0 +1,128 @@
+"""A saga is resumed after its run was deleted on its way back: what that run has undone leads the new one backward."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from saga_activities.guard.schema import create_tables
+from saga_workers.client import Client
+from saga_workers.stuck.resumption import start_again
+from sagas import Rejected
+from sagas.errors import RefusedError
+from sagas.settings import HttpService, SqlConnection
+from sagas.settings.connections import async_url
+from tests.helpers import run_changes
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.local_worker import finished
+from tests.helpers.new_databases import new_database
+from tests.helpers.payment_server import PaymentServer
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, handle, row, states
+from tests.integration.engine.repeated_runs import waits_at
+
+LINE = """
+    saga: line
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+      - X
+      - {id: go, uses: wait, with: {signal: go}}
+      - {id: z, uses: book, compensate: unbook}
+"""
+IN_ANOTHER_DATABASE = '{uses: sql, with: {connection: depot, run: "select 1"}}'
+STEPS = {
+    "an action": "{id: x, uses: work, compensate: unbook}",
+    "another database": f"{{id: x, uses: work, compensate: {IN_ANOTHER_DATABASE}}}",
+    "an alternate": "{id: x, uses: work, compensate: [{uses: unwork, retry: {max_attempts: 1}}, {uses: unbook}]}",
+    "one attempt": "{id: x, uses: careless, probe: look, compensate: unbook}",
+    "items": '{id: x, uses: work, for_each: [1, 2], with: {value: "${{ item }}"}, compensate: unbook}',
+    "http": "{id: x, uses: http, with: {connection: crm, method: POST, path: /charges, "
+    "json: {account: h-1, amount: '12.50'}}, compensate: {uses: unbook, with: {value: 1}}}",
+}
+
+
+@pytest.fixture
+async def env(postgres_env: Environment, postgres_server: DatabaseServer, tmp_path: Path) -> AsyncIterator[Environment]:
+    depot = new_database(postgres_server)
+    postgres_env.connections["depot"] = SqlConnection(name="depot", root=tmp_path, url=async_url(depot, tmp_path))
+    engine = create_async_engine(async_url(depot, tmp_path))
+    await create_tables(engine)
+    yield postgres_env
+    await engine.dispose()
+
+
+def with_step(step: str) -> str:
+    return LINE.replace("- X", f"- {step}")
+
+
+async def undone_and_deleted(client: Client) -> str:
+    """A saga that has undone x, and has parked at the undo of a, without a run."""
+    id = await begin(client, "line")
+    await waits_at(client, id, "go")
+    await client.cancel(id)
+    story = await finished(client, id)
+    assert (story["state"], {states(story)[x] for x in states(story) if x[0] == "x"}) == ("PARKED", {"COMPENSATED"})
+    await delete(client, id)
+    return id
+
+
+async def delete(client: Client, id: str) -> None:
+    await run_changes.delete_run(client.temporal, id)
+
+    async def gone() -> bool:
+        return (await client.locator.within_temporal().locate(id)).home is None
+
+    await until(gone, limit=30.0)
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_step_without_a_guard_that_was_undone_is_not_called_again(
+    env: Environment, tmp_path: Path, step: str
+) -> None:
+    env.plan["undo a"] = [Rejected("closed"), None]
+    env.plan["undo x"] = [Rejected("no"), None] if step == "an alternate" else [None]
+    with PaymentServer() as payments:
+        env.connections["crm"] = HttpService(name="crm", root=tmp_path, url=payments.url)
+        async with env.serving(with_step(STEPS[step])) as client:
+            id = await undone_and_deleted(client)
+            before = (env.log(), payments.ledger()["requests"])
+            await start_again(client, await client.locator.locate(id), not_ended=True)
+            story = await finished(client, id)
+            assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "late")
+            assert (env.log(), payments.ledger()["requests"]) == ([*before[0], "undo a"], before[1])
+
+
+async def test_the_ledger_tells_of_an_undo_without_a_guard(env: Environment, orders: AsyncEngine) -> None:
+    env.plan["undo a"] = [Rejected("closed"), None]
+    async with env.serving(with_step("{id: x, uses: work, compensate: unwork}")) as client:
+        id = await undone_and_deleted(client)
+        await start_again(client, await client.locator.locate(id))
+        story = await finished(client, id)
+        assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "late")
+        assert (env.log().count("do x"), env.log().count("undo x")) == (1, 1)
+
+
+async def test_a_confirm_in_a_guard_tells_of_the_commit_point(env: Environment) -> None:
+    env.plan["confirm g"] = [Rejected("no"), None]
+    steps = "\n      - ".join(f"{{id: {id}, uses: work, confirm: fix, compensate: unwork}}" for id in "xg")
+    async with env.serving(
+        with_step(steps).replace("z, uses: book, compensate: unbook", "z, uses: work, effect: none")
+    ) as client:
+        id = await begin(client, "line")
+        await handle(client, id).signal("go")
+
+        async def confirms() -> bool:
+            story = await client.show(id)
+            return ((row(story, "x").get("confirmation")) or {}).get("state") == "DONE" and "confirm g" in env.log()
+
+        await until(confirms, limit=60.0)
+        await delete(client, id)
+        await start_again(client, await client.locator.locate(id), not_ended=True)
+        await waits_at(client, id, "go")
+        with pytest.raises(RefusedError, match="past the point of no return"):
+            await client.cancel(id)
+        await handle(client, id).signal("go")
+        assert (await finished(client, id))["state"] == "COMPLETED"
