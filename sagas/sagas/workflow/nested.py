@@ -90,6 +90,9 @@ class NestedSagas:
         match answer["state"]:
             case "COMPENSATED" | "RESIDUE":
                 return answer["state"], read_foreign_view(answer["view"], command.saga_id)
+            case "FOREIGN":
+                taken = _taken(command.saga_id, answer["holder"], answer["effects"])
+                return "REFUSED", refused_view(command.saga_id, command.saga, taken)
             case "GONE" if answer["why"] is not None:
                 return "REFUSED", refused_view(command.saga_id, command.saga, answer["why"])
             case "GONE":

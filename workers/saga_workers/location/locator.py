@@ -159,14 +159,13 @@ class Locator:
         """The open effects of the sagas that are nested in this one, in words; empty if no database has any."""
         if self.settings is None or not fits_guard_key(saga_id):
             return ""
-        from saga_workers.location.traces import effects_of_sagas, nested_sagas, open_effects
+        from saga_workers.location.traces import effects_of_sagas, nested_sagas, open_effects_of_all
 
         try:
             effects = await effects_of_sagas(self.settings, await nested_sagas(self.settings, saga_id))
         except SagaError:
             return ""  # the id stays unknown, and `saga doctor` reports the database
-        texts = {id: open_effects(its) for id, its in effects.items()}
-        return "; ".join(f"{text} of {id}" for id, text in texts.items() if text)
+        return open_effects_of_all(effects, saga_id)
 
     async def undo_of(self, run: RunInfo) -> RunDescription | None:
         """The newest run that undoes this one; None if there is none."""

@@ -362,6 +362,11 @@ def last_items(effects: Sequence[RecordedEffect]) -> list[str]:
     return [entry_id(step, index) for step, index in last.items()]
 
 
+async def effects_with_nested(settings: Settings, saga_id: str) -> dict[str, list[RecordedEffect]]:
+    """The :func:`recorded_effects` of a saga and of those that are nested in it, by id. Raises SagaError."""
+    return await effects_of_sagas(settings, [saga_id, *await nested_sagas(settings, saga_id)])
+
+
 def undecided_undo(saga_id: str, effects: Sequence[RecordedEffect], undone: Collection[str] = ()) -> str | None:
     """Why no new run may repeat the undos of a saga, in words: a guard has decided one, and does not know its end. None
     if there is no such undo. ``undone``: entries of which a person knows that theirs has happened.
@@ -374,6 +379,12 @@ def undecided_undo(saga_id: str, effects: Sequence[RecordedEffect], undone: Coll
                 "missing"
             )
     return None
+
+
+def open_effects_of_all(effects: Mapping[str, Sequence[RecordedEffect]], saga_id: str) -> str:
+    """The open effects of a saga and of those that are nested in it, in words; empty if there are none."""
+    texts = {id: open_effects(its) for id, its in effects.items()}
+    return "; ".join(text if id == saga_id else f"{text} of {id}" for id, text in texts.items() if text)
 
 
 def open_effects(effects: Sequence[RecordedEffect]) -> str:

@@ -16,13 +16,14 @@ from temporalio.common import RawValue
 
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import open_effects, recorded_effects, undecided_undo
+from saga_workers.location.traces import effects_with_nested, open_effects_of_all, undecided_undo
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.stuck.served_runs import is_on_own_queue
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.payload_codec import decrypted
 from saga_workers.temporal.run_history import start_of_run
-from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
+from saga_workers.temporal.visibility_filter import prefix_condition
 from saga_workers.views.saga_view import view_of_run
 from sagas.machine.parked import MOST_REPORTED
 from sagas.protocol.nested_result import completed_child
@@ -58,10 +59,11 @@ async def look_up_earlier_child(
         # Temporal itself writes the parent of a run.
         if location.kind == "unknown" and not undone:
             return {"state": "FREE"}
+        if not child.run.running and undone:
+            return {"state": "GONE", "why": await _why_not_again(settings, locator, id)}
         if not child.run.running:
             return {"state": "UNSIGNED"}
-        effects = open_effects(await recorded_effects(settings, id))
-        return {"state": "FOREIGN", "holder": holder_in_words(child.run), "effects": effects}
+        return {"state": "FOREIGN", "holder": holder_in_words(child.run), "effects": await _open_effects(settings, id)}
     if id.endswith(UNDO_SUFFIX):
         return await _undo(locator, location)
     if location.open_run is not None:
@@ -69,11 +71,15 @@ async def look_up_earlier_child(
     end = None if location.undo is None else await _closed(locator, location.undo.run)
     if end is None or end["state"] == "REFUSED":  # a refused undo has changed nothing
         end = {"state": "GONE"} if child is None else await _closed(locator, child.run)
-    if end["state"] == "REFUSED" and open_effects(await recorded_effects(settings, id)):
+    if end["state"] == "REFUSED" and await _open_effects(settings, id):
         end = {"state": "GONE"}  # no step of this run has run, but one before it was deleted
     if undone and child is None and end["state"] == "GONE":
-        return {**end, "why": await _why_not_again(settings, id)}
+        return {**end, "why": await _why_not_again(settings, locator, id)}
     return end
+
+
+async def _open_effects(settings: Settings, id: str) -> str:
+    return open_effects_of_all(await effects_with_nested(settings, id), id)
 
 
 async def _delivery(locator: Locator, id: str) -> dict[str, Any]:
@@ -101,14 +107,25 @@ async def _is_signed(keys: SigningKeys | None, run: RunInfo, payloads: Sequence[
     return isinstance(order, dict) and keys.verifies("notification", message_content([run.id], order), signature)
 
 
-async def _why_not_again(settings: Settings, id: str) -> str | None:
-    """Why a nested saga whose run was deleted cannot be started again to be undone; None if the guards know enough."""
+async def _why_not_again(settings: Settings, locator: Locator, id: str) -> str | None:
+    """Why a nested saga whose run was deleted cannot be started again to be undone; None if the guards know enough, or
+    if sagas that are nested in it are known, which it undoes then.
+    """
     deleted = "Temporal has no run of it any more, and"
-    effects = await recorded_effects(settings, id)
-    if not effects:
+    effects = await effects_with_nested(settings, id)
+    if not any(effects.values()) and not await _has_nested_runs(locator, id):
         return f"{deleted} no guard has an effect of it: undo by hand what it has done, then decide `done`"
-    problem = undecided_undo(id, effects)
+    problem = undecided_undo(id, effects[id])
     return None if problem is None else f"{deleted} {problem}; undo the rest by hand, then decide `done`"
+
+
+async def _has_nested_runs(locator: Locator, id: str) -> bool:
+    condition = prefix_condition("WorkflowId", f"{id}/")
+    if condition is not None:
+        async for run in list_runs(locator.temporal, condition):
+            if run.id.startswith(f"{id}/"):
+                return True
+    return False
 
 
 async def _undo(locator: Locator, location: Location) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
+from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.saga_runs import closed_before_begun
-from saga_workers.temporal.temporal_runs import RunDescription
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from saga_workers.views.accesses import forgotten_text
 from sagas.errors import InfrastructureError, RefusedError
-from sagas.protocol.payloads import VIEW_QUERY, unpack_state
+from sagas.protocol.payloads import UNDO_SUFFIX, VIEW_QUERY, unpack_state
 from sagas.settings.signing_keys import SigningKeys
 from sagas.text.shell import saga_command
 
@@ -58,6 +59,7 @@ class LastStates:
 
     async def _in_own_workflow(self, described: RunDescription) -> str | None:
         saga_id = described.run.id
+        await self._refuse_foreign(described.run)
         handle = self._locator.temporal.get_workflow_handle(saga_id)
         if described.run.running:
             view = await handle.query(VIEW_QUERY)
@@ -73,6 +75,15 @@ class LastStates:
             # Temporal cannot ask a run that was closed before its first workflow task.
             raise closed_before_begun(saga_id) from error
 
+    async def _refuse_foreign(self, run: RunInfo) -> None:
+        """Raise RefusedError if a saga undoes a nested one, and this run of its id is not one that it has started: it
+        may be on a task queue that nobody polls, and tells nothing of the nested saga.
+        """
+        undo = await describe_run(self._locator.temporal, run.id + UNDO_SUFFIX)
+        parent = None if undo is None or not undo.run.running else undo.run.parent_id
+        if parent is not None and _without_undo(run.parent_id) != _without_undo(parent):
+            raise RefusedError(f"{holder_in_words(run)} has the id {run.id}, and {parent} has not started it")
+
     async def _in_bulk_workflow(self, saga_id: str, member: BulkMember) -> str | None:
         if member.bulk is None:
             return None
@@ -80,3 +91,8 @@ class LastStates:
             raise RefusedError(f"{saga_id} is still running; cancel it with `{saga_command('cancel', saga_id)}`")
         run_id = (member.bulk_id, member.bulk.run.run_id)
         return await query_machine(self._locator.temporal, run_id, self._keys, member=saga_id)
+
+
+def _without_undo(saga_id: str | None) -> str:
+    """The saga whose run, or whose undo, has this id; empty if there is none."""
+    return (saga_id or "").removesuffix(UNDO_SUFFIX)

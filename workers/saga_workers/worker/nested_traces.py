@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import open_origin, recorded_effects
+from saga_workers.location.traces import effects_with_nested, open_effects_of_all, open_origin
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.protocol.payloads import REPEATS_MEMO, entry_id, idempotency_key
@@ -79,8 +79,9 @@ async def _trace(settings: Settings, locator: Locator, id: str, entry: str, gene
         run = described.run
         repeats = REPEATS_MEMO in run.raw.memo.fields
         return NestedTrace(entry, id, generation, await state_of(locator, run), run.workflow_type, repeats)
-    effects = await recorded_effects(settings, id)
-    if not any(effect.open for effect in effects):
+    recorded = await effects_with_nested(settings, id)
+    if not open_effects_of_all(recorded, id):
         return None
+    effects = recorded[id]
     origin = open_origin(effects) or next((effect.origin for effect in effects if effect.origin is not None), None)
     return NestedTrace(entry, id, generation, None, None if origin is None else origin.saga, repeats=False)
