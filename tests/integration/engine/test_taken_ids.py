@@ -6,7 +6,8 @@ import pytest
 from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_workers.client import Client
-from saga_workers.stuck import continuation
+from saga_workers.location.locator import Locator
+from saga_workers.stuck import continuation, served_runs
 from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.resumption import start_again
 from saga_workers.stuck.stuck_view import read_view_with_stuck
@@ -64,6 +65,28 @@ async def test_an_id_that_another_workflow_holds_is_named_until_it_is_free(env: 
         await continuation.continue_saga(client.locator, id, "ada")
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []
+
+
+async def test_a_saga_on_another_task_queue_without_a_worker_has_its_own_effects(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker was being deployed, and an operator of another queue was told to end the run."""
+
+    async def no_poller(*_: object) -> int:
+        return 0  # Temporal remembers the pollers of a queue for minutes after the last one
+
+    async with env.serving(PLAIN.replace("NAME", "unpolled")) as client:
+        id = await begin(client, "unpolled", {"n": 1})
+        await waits_at(client, id, "go")
+        settings = client.project.settings
+        elsewhere = settings.temporal.model_copy(update={"task_queue": "elsewhere"})
+        others = settings.model_copy(update={"temporal": elsewhere})
+        monkeypatch.setattr(served_runs, "count_pollers", no_poller)
+        locator = Locator(client.temporal, client.ledger, others)
+        assert await find_lost(locator, others, suspects=[id]) == []
+        assert await judge(locator, others, await locator.locate(id)) is None
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "COMPENSATED"
 
 
 async def test_another_saga_that_has_the_id_is_cancelled_first(env: Environment) -> None:

@@ -23,7 +23,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.stuck.missing_parents import find_missing_parent
 from saga_workers.stuck.run_times import PRECISION, was_closed_before, was_started_by
-from saga_workers.stuck.served_runs import is_on_own_queue, is_served
+from saga_workers.stuck.served_runs import is_on_own_queue, is_open_for, is_served
 from saga_workers.temporal.claimed_states import carried_start
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.saga_input import first_input
@@ -139,7 +139,7 @@ async def _is_accounted_for(locator: Locator, location: Location, start: _Record
         if run.running:
             if not is_newest:
                 continue  # it was deleted, and the visibility store lags
-            return await is_served(locator, run)
+            return await is_open_for(locator, run, origin.started_at)
         if run.ended_from_outside:
             return is_newest and location.open_run is None
         outcome = await outcome_of(locator, run)

@@ -12,7 +12,7 @@ from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.stuck.run_times import was_closed_before, was_started_by
-from saga_workers.stuck.served_runs import is_served
+from saga_workers.stuck.served_runs import is_open_for
 from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.protocol.origin import Origin
 from sagas.protocol.saga_view import OVER
@@ -60,7 +60,7 @@ async def _has_child(locator: Locator, run: RunInfo, child: str, began: float) -
     if was_closed_before(run, began):
         return False
     if run.running:
-        return await is_served(locator, run)
+        return await is_open_for(locator, run, began)
     if was_started_by(run, began) or run.ended_from_outside:
         return True
     view = (await outcome_of(locator, run)).view
