@@ -7,7 +7,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from saga_cli.main import command_names
@@ -38,6 +38,10 @@ class Snapshot:
     state: str
     effects: Counter[str]
     locks: int
+
+    def without(self, kept: Counter[str]) -> Snapshot:
+        """The snapshot without the effects of an earlier saga that has ended."""
+        return replace(self, effects=self.effects - kept)
 
     def harm(self, after: Snapshot) -> str | None:
         """Damage done since this snapshot; None: there is none."""
@@ -73,11 +77,12 @@ async def follow_all(stack: Stack, texts: Mapping[str, Sequence[str]]) -> dict[s
 async def follow(stack: Stack, state: State, seen: Sequence[str]) -> list[Followed]:
     """Run the commands that name the saga of the state, until no new one is printed."""
     id = stack.ids[state.name]
+    kept = (await snapshot(stack, state, id)).effects if state.follows_ended else Counter[str]()
     texts = [*seen, *await printed(stack, state, id)]
     done: dict[str, Followed] = {}
     while commands := [command for command in commands_in(texts, state, id) if command not in done]:
         command = commands[0]
-        done[command] = await run(stack, state, id, command)
+        done[command] = await run(stack, state, id, command, kept)
         texts += [done[command].output, *await printed(stack, state, id)]
     return list(done.values())
 
@@ -113,8 +118,10 @@ async def snapshot(stack: Stack, state: State, id: str) -> Snapshot:
     return Snapshot(its, Counter(step for (step,) in rows), locks)
 
 
-async def run(stack: Stack, state: State, id: str, command: str) -> Followed:
-    """Run one command, with its placeholders filled in, and wait until the saga rests."""
+async def run(stack: Stack, state: State, id: str, command: str, kept: Counter[str]) -> Followed:
+    """Run one command, with its placeholders filled in, and wait until the saga rests. ``kept``: effects of an earlier
+    saga with the id, which stay.
+    """
     before = await snapshot(stack, state, id)
     words = [fill(stack, id, word) for word in shlex.split(command)[1:]]
     if "--evidence" in words:  # what the person who gives it has done
@@ -127,7 +134,9 @@ async def run(stack: Stack, state: State, id: str, command: str) -> Followed:
         result = await stack.saga(*words, config=state.config)
         code, output = result.code, f"{result.out}\n{result.err}"
     after = await rest(stack, state, id)
-    return Followed(command, code, output, before.harm(after), before, after)
+    lost = kept - after.effects
+    harm = f"effects of the earlier saga are lost: {lost}" if lost else before.without(kept).harm(after.without(kept))
+    return Followed(command, code, output, harm, before, after)
 
 
 def fill(stack: Stack, id: str, word: str) -> str:

@@ -10,7 +10,6 @@ LOOKED = {
     "explain --isolation": ["explain", "waiting", "--isolation"],
     "graph": ["graph", "waiting"],
     "list": ["list"],
-    "list --state": ["list", "--state", "RESIDUE"],
     "list --stuck": ["list", "--stuck"],
     "locks": ["locks"],
     "parked": ["parked"],

@@ -70,7 +70,8 @@ class State:
 
     ``stuck``: part of the reason in `saga list --stuck`; ``doctor``: the check; ``reconcile``: the class of the
     finding; ``metric``: the metric that shows it; None where nothing does. ``alert``: the one that fires, with some
-    of its labels. ``config``: the project.
+    of its labels. ``config``: the project. ``follows_ended``: an earlier saga with the id has ended, and its effects
+    stay.
     """
 
     name: str
@@ -81,6 +82,7 @@ class State:
     metric: str | None = None
     alert: Alert | None = None
     config: str = "saga.toml"
+    follows_ended: bool = False
 
 
 USED_AGAIN = "the id of a completed saga was started with another input"
@@ -322,6 +324,7 @@ STATES = (
         None,
         metric="saga_parked",
         alert=alert("SagaParked", saga="waiting"),
+        follows_ended=True,
     ),
     State(
         "a closed saga without effects holds locks",
