@@ -28,6 +28,7 @@ from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describ
 from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
+from sagas.protocol.origin import Origin
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import STARTED_AGAIN, SagaView
 from sagas.settings import Settings
@@ -117,7 +118,7 @@ class Locator:
 
     async def unknown_saga(self, saga_id: str) -> UsageError:
         """The error for an id that nobody knows, or of which only databases of the project have traces."""
-        open_there, parent = await self._open_effects(saga_id)
+        open_there, origin = await self._open_effects(saga_id)
         nested = "" if open_there else await self.open_nested_effects(saga_id)
         if nested:
             then = f"starts it again{self.if_not_ended}; then cancel it, or let it go on"
@@ -128,8 +129,8 @@ class Locator:
         if open_there:
             again = saga_command("resume", saga_id)
             then = f"starts it again where its effects are{self.if_not_ended}; then cancel it, or let it go on"
-            if parent is not None:
-                again = parent_command(saga_id, await self.locate(parent))
+            if origin is not None and (parent := origin.parent) is not None:
+                again = await parent_command(self, saga_id, await self.locate(parent), origin.started_at)
                 then = f"it is nested in {parent}, which starts it again; then cancel {parent}, or let it go on"
             return UsageError(
                 f"Temporal has no run of {saga_id} any more, and its effects are open: {open_there}",
@@ -140,8 +141,8 @@ class Locator:
             help="saga list    lists the ids",
         )
 
-    async def _open_effects(self, saga_id: str) -> tuple[str, str | None]:
-        """The open effects of a saga in words, and the id of its parent; empty if there are none, or no database of the
+    async def _open_effects(self, saga_id: str) -> tuple[str, Origin | None]:
+        """The open effects of a saga in words, and its origin; empty if there are none, or no database of the
         project can tell.
         """
         if self.settings is None or not fits_guard_key(saga_id):
@@ -153,7 +154,7 @@ class Locator:
         except SagaError:
             return "", None  # the id stays unknown, and `saga doctor` reports the database
         origin = open_origin(effects)
-        return open_effects(effects), None if origin is None else origin.parent
+        return open_effects(effects), origin
 
     async def open_nested_effects(self, saga_id: str) -> str:
         """The open effects of the sagas that are nested in this one, in words; empty if no database has any."""

@@ -4,28 +4,62 @@ undone.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from saga_workers.location.location import Location
 from saga_workers.temporal.claimed_states import visible_state
 from sagas.text.shell import saga_command
 
+if TYPE_CHECKING:
+    from saga_workers.location.locator import Locator
 
-def is_undone(parent: Location) -> bool:
-    """True if the saga is undone, as far as Temporal alone or the ledger tells: then it starts no nested saga again."""
+_PRECISION = 0.001
+"""Seconds by which two records of the same time may differ."""
+
+
+async def is_undone(locator: Locator, parent: Location, child: str, began: float) -> bool:
+    """True if the saga that has started the nested one, which ``began`` then, is undone, as far as Temporal alone or
+    the ledger tells: then it starts no nested saga again. Raises LedgerUnavailable, RPCError.
+    """
+    return _ends_undone(parent) and await _has_started(locator, parent, child, began)
+
+
+async def _has_started(locator: Locator, parent: Location, child: str, began: float) -> bool:
+    """False if it was another saga under the id of the parent that has ended: one that knows no such nested saga, and
+    was started after it.
+    """
+    from saga_workers.location.verified_outcomes import outcome_of
+
+    if parent.run is not None:
+        run = parent.run.run
+        if run.start_time.timestamp() - _PRECISION <= began:
+            return run.close_time is None or run.close_time.timestamp() + _PRECISION >= began
+        view = (await outcome_of(locator, run)).view
+    elif parent.row is not None:
+        if parent.row.started_at.timestamp() - _PRECISION <= began:
+            return True
+        view = parent.row.view
+    else:
+        return True
+    return view is not None and child in {nested.id for nested in view.children}
+
+
+def _ends_undone(parent: Location) -> bool:
     newest = parent.undo or parent.run
     if newest is not None:
         return not newest.never_accepted and visible_state(newest.run) == "COMPENSATED"
     return parent.row is not None and parent.row.view.state == "COMPENSATED"
 
 
-def parent_command(saga_id: str, parent: Location) -> str:
+async def parent_command(locator: Locator, saga_id: str, parent: Location, began: float) -> str:
     """The command about the ``parent`` that starts the nested saga again, or that shows how to go on, if only the view
     of the parent tells.
     """
     run = parent.open_run
     if run is None:
-        if is_undone(parent):
+        if await is_undone(locator, parent, saga_id, began):
             return saga_command("resume", saga_id)
-        is_gone = parent.kind in ("unknown", "terminated")
+        is_gone = parent.kind in ("unknown", "terminated") or _ends_undone(parent)
         return saga_command("resume" if is_gone else "show", parent.saga_id)
     step = saga_id.removeprefix(f"{parent.saga_id}/").partition("@")[0]
     attributes = run.run.attributes

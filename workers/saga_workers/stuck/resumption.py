@@ -13,7 +13,7 @@ from saga_workers.client import Client
 from saga_workers.location.commit_point import CommitTraces, find_commit_point
 from saga_workers.location.location import Location
 from saga_workers.location.locator import start_with_input
-from saga_workers.location.parent_command import parent_command
+from saga_workers.location.parent_command import is_undone, parent_command
 from saga_workers.location.traces import (
     RecordedEffect,
     highest_generations,
@@ -102,7 +102,7 @@ async def start_again(
             help=saga_command("show", saga_id),
         )
     if origin.parent is not None:
-        await _refuse_nested(client, saga_id, origin.parent)
+        await _refuse_nested(client, saga_id, origin.parent, origin.started_at)
     if origin.unreadable is not None:
         raise UsageError(
             f"the guard cannot tell what {saga_id} was started with: {origin.unreadable}",
@@ -185,13 +185,15 @@ async def _refuse_ended(
         raise RefusedError(f"{over}, so there is nothing to resume", help=help)
 
 
-async def _refuse_nested(client: Client, saga_id: str, parent_id: str) -> None:
+async def _refuse_nested(client: Client, saga_id: str, parent_id: str, began: float) -> None:
     """Raise RefusedError for a nested saga, unless its parent is undone, and so cannot start it again."""
     parent = await client.locator.locate(parent_id)
-    if parent.kind in ("ended", "terminated") and (await read_view(client.locator, parent_id)).state == "COMPENSATED":
+    is_over = parent.kind in ("ended", "terminated") and await is_undone(client.locator, parent, saga_id, began)
+    if is_over and (await read_view(client.locator, parent_id)).state == "COMPENSATED":
         return
     raise RefusedError(
-        f"{saga_id} is nested in {parent_id}, which starts it again", help=parent_command(saga_id, parent)
+        f"{saga_id} is nested in {parent_id}, which starts it again",
+        help=await parent_command(client.locator, saga_id, parent, began),
     )
 
 

@@ -266,25 +266,49 @@ async def test_the_command_for_a_deleted_child_is_that_of_its_parent(env: Enviro
 
 
 async def test_a_child_of_a_parent_that_is_undone_is_started_again_to_be_undone(env: Environment) -> None:
-    """The second run of the parent knows nothing of the nested saga that the first one has started."""
-    child_saga = define("child", book("x"), GO)
-    wanted = "{id: wanted, uses: require, with: {that: '${{ input.wanted }}'}}"
-    async with env.serving(define("parent", wanted, nested("child", "child")), child_saga) as client:
-        saga = await begin(client, "parent", {"wanted": True})
-        child = f"{saga}/child"
-        await waits(client, child)
-        await delete(client, saga)
+    """A person has said that it was undone by hand, and it was not."""
+    async with env.serving(define_parent(), define("child", book("x"), GO)) as client:
+        saga = await begin_waiting_child(client)
+        child, definitions = f"{saga}/child", client.project.definitions
         await delete(client, child)
-        await begin(client, "parent", {"wanted": False}, id=saga)
-        assert (await finished(client, saga))["state"] == "COMPENSATED"
+        assert (await finished(client, saga))["state"] == "PARKED"
+        definition = definitions.pop("child")
+        assert (await resolve(client, saga, "child", "compensate"))["state"] == "PARKED"
+        definitions["child"] = definition
+        story = await resolve(client, saga, "child", "done", evidence="undone by hand")
+        assert (story["state"], await env.effects()) == ("COMPENSATED", ["x"])
         [lost] = await find_lost(client.locator, client.project.settings, suspects=[child])
         assert (lost.saga_id, lost.command) == (child, f"saga resume {child}")
         assert lost.reason.endswith(f"`saga resume {child}` undoes it, as {saga} is undone")
         await _start_again(client, child)
         story = await finished(client, child)
         assert (story["state"], await env.effects()) == ("COMPENSATED", [])
-        assert env.log() == ["do x", "undo x"]
         assert await find_lost(client.locator, client.project.settings, suspects=[child]) == []
+
+
+async def test_the_end_of_another_saga_with_the_id_of_the_parent_does_not_undo_it(env: Environment) -> None:
+    refused = define("other", "{id: wanted, uses: require, with: {that: '${{ 1 == 2 }}'}}")
+    parent = define("parent", nested("child", "child"), GO)
+    async with env.serving(parent, refused, define("child", book("x"))) as client:
+        saga = await begin(client, "parent")
+        child = f"{saga}/child"
+        await waits(client, saga)
+        await delete(client, saga)
+        await delete(client, child)
+        await begin(client, "other", id=saga)
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+        [lost] = await find_lost(client.locator, client.project.settings, suspects=[child])
+        assert (lost.saga_id, lost.command) == (saga, f"saga resume {saga}")
+        with pytest.raises(SagaError, match="starts it again") as refused_resume:
+            await _start_again(client, child)
+        assert (refused_resume.value.help or "").startswith(f"saga resume {saga}")
+        assert await env.effects() == ["x"]
+        await delete(client, saga)
+        await begin(client, "parent", id=saga)
+        await waits(client, saga)
+        assert await client.cancel(saga) == "accepted"
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+    assert await env.effects() == []
 
 
 async def _start_again(client: Client, saga: str) -> None:
