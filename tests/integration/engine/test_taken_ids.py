@@ -70,7 +70,7 @@ async def test_an_id_that_another_workflow_holds_is_named_until_it_is_free(env: 
 async def test_a_saga_on_another_task_queue_without_a_worker_has_its_own_effects(
     env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its worker was being deployed, and an operator of another queue was told to end the run."""
+    """The worker was being deployed, and an operator of another queue was told to end the run."""
 
     async def no_poller(*_: object) -> int:
         return 0  # Temporal remembers the pollers of a queue for minutes after the last one

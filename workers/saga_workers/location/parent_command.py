@@ -4,32 +4,26 @@ undone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from saga_workers.location.location import Location
+from saga_workers.location.verified_outcomes import OutcomeReader, outcome_of
 from saga_workers.temporal.claimed_states import visible_state
 from sagas.text.shell import saga_command
-
-if TYPE_CHECKING:
-    from saga_workers.location.locator import Locator
 
 _PRECISION = 0.001
 """Seconds by which two records of the same time may differ."""
 
 
-async def is_undone(locator: Locator, parent: Location, child: str, began: float) -> bool:
+async def is_undone(locator: OutcomeReader, parent: Location, child: str, began: float) -> bool:
     """True if the saga that has started the nested one, which ``began`` then, is undone, as far as Temporal alone or
     the ledger tells: then it starts no nested saga again. Raises LedgerUnavailable, RPCError.
     """
     return _ends_undone(parent) and await _has_started(locator, parent, child, began)
 
 
-async def _has_started(locator: Locator, parent: Location, child: str, began: float) -> bool:
+async def _has_started(locator: OutcomeReader, parent: Location, child: str, began: float) -> bool:
     """False if it was another saga under the id of the parent that has ended: one that knows no such nested saga, and
     was started after it.
     """
-    from saga_workers.location.verified_outcomes import outcome_of
-
     if parent.run is not None:
         run = parent.run.run
         if run.start_time.timestamp() - _PRECISION <= began:
@@ -51,7 +45,7 @@ def _ends_undone(parent: Location) -> bool:
     return parent.row is not None and parent.row.view.state == "COMPENSATED"
 
 
-async def parent_command(locator: Locator, saga_id: str, parent: Location, began: float) -> str:
+async def parent_command(locator: OutcomeReader, saga_id: str, parent: Location, began: float) -> str:
     """The command about the ``parent`` that starts the nested saga again, or that shows how to go on, if only the view
     of the parent tells.
     """
