@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from saga_activities.attempt_admission import AttemptAdmission
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.temporal.definition_loader import DefinitionLoader
 from saga_activities.temporal.saga_activities import SagaActivities
-from sagas.errors import InfrastructureError
 from sagas.project import Project
 from sagas.protocol.payloads import LOAD_ACTIVITY
 from sagas.workflow.json_payloads import json_payload
@@ -44,6 +44,7 @@ async def test_a_worker_that_stops_leaves_the_query_to_another_one() -> None:
     loading = asyncio.ensure_future(environment.run(activities.perform, [request]))
     await asked.wait()
     environment.worker_shutdown()
-    with pytest.raises(InfrastructureError, match="this worker stops"):
+    with pytest.raises(ApplicationError, match="this worker stops") as stopped:
         await loading
+    assert stopped.value.type == "InfrastructureError"
     await given_up.wait()
