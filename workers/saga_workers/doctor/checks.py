@@ -16,6 +16,7 @@ from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.doctor.schedule_checks import check_schedules
 from saga_workers.doctor.schema_rights import check_schema_rights
+from saga_workers.doctor.session_pooling import check_session_pooling
 from saga_workers.doctor.spark_checks import check_spark, has_packages
 from saga_workers.doctor.spark_input_checks import check_spark_inputs
 from saga_workers.doctor.sqlite_columns import check_column_types
@@ -360,6 +361,7 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
             prepared = await check_two_phase(connection.name, engine, warn_after) if two_phase else []
             rights = await check_schema_rights(connection.name, engine, connection.trusted_roles)
             rights += await check_foreign_key_setting(connection.name, engine)
+            rights += await check_session_pooling(connection.name, engine)
             types = await check_column_types(connection.name, engine)
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         problem = unusable(connection, "the database cannot be used", error)
