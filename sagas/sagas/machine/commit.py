@@ -210,7 +210,7 @@ def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     assert confirm is not None
     operation = run.step(entry).confirm
     assert operation is not None
-    is_repeated = not mark and retries.is_single_foreign_call(operation, confirm.min_attempts)
+    is_repeated = not mark and retries.is_first_foreign_attempt(operation, confirm.min_attempts)
     if not mark:
         believed = believed_promises(run, operation, outcome)
         attempt_counts.end_operation_call(confirm, believed, outcome, attempts)
@@ -237,8 +237,8 @@ def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         run.emit(RecordState("COMMITTED", entry.id, None))
     summary = f"retry ✔ confirm {run.step(entry).name}"
     wait = retries.longest_interval(operation.retry, outcome)
-    if is_repeated and confirm.min_attempts < operation.retry.max_attempts:
-        wait = backoff(operation.retry, confirm.min_attempts)
+    if is_repeated:
+        wait = outcome.retry_after or backoff(operation.retry, confirm.min_attempts)
     run.start_flight(f"{entry.id}~confirm-retry", "timer", entry, "confirm", seconds=wait, summary=summary)
 
 

@@ -52,29 +52,27 @@ def returns_failure(run: SagaRun, entry: Entry) -> bool:
     return machine_repeats(run.step(entry)) and is_clean and not run.committed
 
 
-def is_single_foreign_call(operation: Operation, min_attempts: int) -> bool:
-    """True for a call to a worker of another project that makes one attempt: the first one, and each one if the policy
-    has ``intervals``, which Temporal's retry policy does not.
+def is_first_foreign_attempt(operation: Operation, min_attempts: int) -> bool:
+    """True for a call to a worker of another project that makes only the first attempt.
 
     Temporal tells only the outcome of the last attempt of a call, without its number. A rejection by the only attempt
     of a call is that of the first one, whether or not the worker says so. An action with a heartbeat goes on in the
     next attempt of the same call where the one before has stopped, so its attempts stay together.
     """
-    retry = operation.retry
-    is_whole = operation.local or operation.heartbeat is not None or retry.max_attempts <= 1
-    return not is_whole and (min_attempts == 0 or retry.intervals is not None)
+    is_whole = operation.local or operation.heartbeat is not None
+    return not is_whole and min_attempts == 0 and operation.retry.max_attempts > 1
 
 
 def call_retry(step: StepDefinition, min_attempts: int) -> Retry:
     """The retries the platform makes within one forward call, after ``min_attempts`` earlier attempts."""
-    if is_single_attempt(step) or is_single_foreign_call(step.do, min_attempts):
+    if is_single_attempt(step) or is_first_foreign_attempt(step.do, min_attempts):
         return replace(step.do.retry, max_attempts=1)
     return with_at_least_one_attempt(step.do.retry)
 
 
 def operation_retry(operation: Operation, state: OperationState) -> Retry:
     """The retries the platform makes within one call of an undo or a confirm."""
-    if is_single_foreign_call(operation, state.min_attempts):
+    if is_first_foreign_attempt(operation, state.min_attempts):
         return replace(operation.retry, max_attempts=1)
     retry = with_at_least_one_attempt(operation.retry)
     return retry if operation.local else remaining_retry(retry, state.min_attempts - state.retry_baseline, 0.0)

@@ -14,6 +14,7 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.exceptions import ApplicationError, FailureError
 
+from sagas.input_limits import MAX_RETRY_DELAY
 from sagas.protocol.outcomes import Failure, Outcome, is_held
 from sagas.protocol.payloads import ANSWER_METADATA, NOT_REGISTERED_TYPES, UNSIGNED_TYPE, decode_failure, decode_result
 from sagas.protocol.signed_content import failure_content, read_answer_signature
@@ -152,8 +153,14 @@ def outcome_of_foreign_failure(error: FailureError, marker: str) -> Outcome:
     is none: the worker leaves open what the next attempt finds.
     """
     outcome, cause = outcome_of_others(error, marker), activity_failure(error)
-    is_open = isinstance(cause, ApplicationError) and not cause.non_retryable and outcome.kind == "rejected"
-    return Outcome("unknown", failure=outcome.failure, retry_after=outcome.retry_after) if is_open else outcome
+    if not isinstance(cause, ApplicationError) or cause.non_retryable:
+        return outcome
+    if outcome.kind == "rejected":
+        outcome = Outcome("unknown", failure=outcome.failure, retry_after=outcome.retry_after)
+    delay = cause.next_retry_delay
+    if delay is None or not 0 < delay.total_seconds() <= MAX_RETRY_DELAY:
+        return outcome  # a later attempt of the same call is not made if it would come too late
+    return replace(outcome, retry_after=delay.total_seconds())
 
 
 def outcome_of_request(name: str, request: Payload, error: FailureError, marker: str, *, call: str) -> Outcome:

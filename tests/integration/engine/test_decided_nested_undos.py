@@ -57,7 +57,7 @@ async def test_done_is_refused_once_with_the_rows_that_are_not_as_before_the_nes
         await saga.shop.resolve(saga.id, "second", "done", evidence="by hand")
         parked = await _refused(saga)
         assert (parked.system, parked.rows and parked.rows[0].before) == ("shop", {"n": "0"})
-        (preview,) = await _skipping(saga)
+        preview = "\n".join(await _skipping(saga))
         assert f"{saga.second} has changed and not restored stay as they are now: the row " in preview
         await saga.shop.execute(*(parked.sql or ()))
         await saga.shop.resolve(saga.id, "second", "done", evidence="the SQL of saga show")
@@ -71,7 +71,7 @@ async def test_the_rows_of_a_nested_saga_whose_undo_is_skipped_are_in_the_residu
 ) -> None:
     async with cancelled_saga("in-order", kind, tmp_path, temporal, request) as saga:
         await _terminate(saga)
-        (preview,) = await _skipping(saga)
+        preview = "\n".join(await _skipping(saga))
         assert f"saga show {saga.second}`; their images: SELECT table_name" in preview
         await saga.shop.resolve(saga.id, "second", "skip")
         await saga.shop.reached(saga.first, lambda view: bool(view.parked))

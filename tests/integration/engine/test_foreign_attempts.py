@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -143,6 +144,35 @@ async def test_a_rejection_in_the_first_attempt_is_believed_without_its_number(
         story = await run_saga(client, "clinic")
     outcome = (story["state"], story["reason"]["kind"], story["steps"][0]["outcome"], worker.calls)
     assert outcome == expected
+
+
+@activity.defn(name="later")
+async def later(argument: dict[str, Any]) -> str:
+    if activity.info().attempt == 1 and not LATER:
+        LATER.append(time.monotonic())
+        raise ApplicationError("not yet", next_retry_delay=timedelta(seconds=4))
+    LATER.append(time.monotonic())
+    return "done"
+
+
+LATER: list[float] = []
+"""The times of its attempts."""
+
+
+async def test_the_delay_that_another_worker_asks_for_is_kept_after_the_first_attempt(env: Environment) -> None:
+    queue = f"later-{uuid.uuid4()}"
+    async with (
+        env.serving(
+            abroad(queue, "later").replace(
+                '{seats: "${{ steps.ask.result.seats }}", voucher: "${{ steps.ask.result.voucher }}"}',
+                "${{ steps.ask.result }}",
+            )
+        ) as client,
+        Worker(client.temporal, task_queue=queue, activities=[later]),
+    ):
+        assert (await run_saga(client, "abroad"))["output"] == "done"
+    first, second = LATER
+    assert second - first >= 4.0
 
 
 async def test_the_attempts_of_another_worker_are_made_at_the_given_intervals(env: Environment) -> None:

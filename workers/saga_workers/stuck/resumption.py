@@ -234,7 +234,8 @@ async def _refuse_unknown_end(
 def _may_have_ended(
     saga_id: str, why: str, effects: Sequence[RecordedEffect], given: Mapping[str, Any]
 ) -> RefusedError:
-    look = f"look at its effects ({open_effects(effects)})"
+    shown = open_effects(effects)
+    look = f"look at its effects ({shown})" if shown else "look at what its participants have"
     return RefusedError(
         f"{saga_id} may have ended, so that its effects are meant to stay: {why}, and no ledger has it; {look}",
         help=f"if it had not, {saga_command('resume', saga_id, **{**given, 'not_ended': True})}",

@@ -373,7 +373,8 @@ def _undo_failed(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
         else:
             run.park(entry, "undo", failure_reasons.failure_message(entry, "undo"))
     elif undo.min_attempts - undo.retry_baseline < operation.retry.max_attempts:
-        _schedule_undo(run, entry, backoff(operation.retry, undo.min_attempts))
+        asked = None if operation.local else outcome.retry_after
+        _schedule_undo(run, entry, asked or backoff(operation.retry, undo.min_attempts))
     else:
         run.park(entry, "undo", failure_reasons.failure_message(entry, "undo"))
 

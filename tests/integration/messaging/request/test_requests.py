@@ -399,11 +399,12 @@ async def test_a_deleted_run_is_found_by_its_command_and_started_again(env: Envi
     saga_id = await env.begin("waiting")
 
     async def waits() -> bool:
-        return row_of(await env.client.show(saga_id), "go")["state"] == "RUNNING"
+        story = await env.client.show(saga_id)
+        return bool(story["steps"]) and row_of(story, "go")["state"] == "RUNNING"
 
     await until(waits)
     await lose_run(env, saga_id)
-    await start_again(env.client, await env.client.locator.locate(saga_id))
+    await start_again(env.client, await env.client.locator.locate(saga_id), not_ended=True)
     await until(waits)
     assert env.seen(saga_id) == ["do"]
     await env.client.cancel(saga_id)
@@ -418,7 +419,8 @@ async def test_a_run_that_repeats_one_which_sent_the_undo_goes_backward(env: Env
     undo = f"{saga_id}/reserve/undo"
 
     async def waits() -> bool:
-        return row_of(await env.client.show(saga_id), "go")["state"] == "RUNNING"
+        story = await env.client.show(saga_id)
+        return bool(story["steps"]) and row_of(story, "go")["state"] == "RUNNING"
 
     await until(waits)
     await env.client.cancel(saga_id)
@@ -427,7 +429,7 @@ async def test_a_run_that_repeats_one_which_sent_the_undo_goes_backward(env: Env
     if replied:
         await env.answer(undo)
         await until(lambda: _is_answered(env, undo))
-    await start_again(env.client, await env.client.locator.locate(saga_id))
+    await start_again(env.client, await env.client.locator.locate(saga_id), not_ended=True)
     if not replied:
         await until(lambda: _is_undoing(env, saga_id))
         await env.answer(undo)
@@ -441,7 +443,8 @@ async def _is_answered(env: Environment, key: str) -> bool:
 
 
 async def _is_undoing(env: Environment, saga_id: str) -> bool:
-    undo = row_of(await env.client.show(saga_id), "reserve")["compensation"]
+    story = await env.client.show(saga_id)  # without steps while no worker answers
+    undo = row_of(story, "reserve")["compensation"] if story["steps"] else None
     return undo is not None and undo["state"] == "RUNNING"
 
 
