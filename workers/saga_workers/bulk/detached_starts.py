@@ -116,22 +116,27 @@ class SagaDetacher:
         except WorkflowAlreadyStartedError:
             has_begun = machine["started_at"] is not None or machine.get("generation", 1) > 1
             described = await describe_saga_run(self._temporal, saga_id)
-            is_ours = described is not None and await self._is_from(described, request["bulk_id"])
+            bulk_id = None if described is None else await self._departed_from(described)
+            is_ours = bulk_id == request["bulk_id"]
             if described is not None and described.run.running and not is_ours:
-                return f"{holder_in_words(described.run)} has its id: end that run, or wait for its end"
+                # Another bulk workflow has given it to that run, if the same saga was started in both.
+                is_same = bulk_id is not None and described.run.workflow_type == request["saga"]
+                held = f"{holder_in_words(described.run)} has its id: end that run, or wait for its end"
+                return None if is_same else held
             reuse = _reuse(described, is_ours=is_ours, has_begun=has_begun)
             if reuse is not None:
                 with contextlib.suppress(WorkflowAlreadyStartedError):
                     await start(reuse)
         return None
 
-    async def _is_from(self, described: RunDescription, bulk_id: str) -> bool:
-        """True if the bulk workflow has started the run, or the first one of its chain, in an earlier attempt."""
+    async def _departed_from(self, described: RunDescription) -> str | None:
+        """The id of the bulk workflow that has started the run, or the first one of its chain; None if none has."""
         run = described.run
         started = await start_of_run(self._temporal, run.id, run.raw.first_run_id or run.run_id)
         if started is None:
-            return (await run.memo()).get(BULK_MEMO) == bulk_id
-        return await departed_from(run, started, self._keys) == bulk_id
+            claimed = (await run.memo()).get(BULK_MEMO)
+            return claimed if isinstance(claimed, str) else None
+        return await departed_from(run, started, self._keys)
 
 
 def _reuse(described: RunDescription | None, *, is_ours: bool, has_begun: bool) -> WorkflowIDReusePolicy | None:
