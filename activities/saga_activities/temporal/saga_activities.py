@@ -75,17 +75,17 @@ later."""
 
 LookBeforeReset = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Looks up what a saga had done before the current run, which follows one that was reset or deleted. Called with its
-``saga_id``, its ``generation`` and its ``input_digest``; its steps that are ``nested`` sagas, or ``finishes``; the
-``evidence`` of its commit point, and what an operator says of that (``committed``); the time ``since`` which it has
-run; and ``is_lost``, if nobody has the state of an earlier run."""
+``saga_id``, its ``generation``, its ``input_digest`` and the ``root_start`` of its origin; its steps that are
+``nested`` sagas, or ``finishes``; the ``evidence`` of its commit point, and what an operator says of that
+(``committed``); the time ``since`` which it has run; and ``is_lost``, if nobody has the state of an earlier run."""
 
 
 class LookUpEarlierChild(Protocol):
     """Looks up the end of a nested saga that an earlier run of ``parent`` has started."""
 
-    async def __call__(self, id: str, parent: str, *, undone: bool) -> Mapping[str, Any]:
-        """Return its state and its view. ``undone``: it is to be undone, also if its run was deleted. Raises what
-        Temporal's client does, and SagaError.
+    async def __call__(self, id: str, parent: str, root_start: str, *, undone: bool) -> Mapping[str, Any]:
+        """Return its state and its view. ``root_start``: that of the origin of ``parent``. ``undone``: it is to be
+        undone, also if its run was deleted. Raises what Temporal's client does, and SagaError.
         """
         ...
 
@@ -152,7 +152,8 @@ class SagaActivities:
         if info.activity_type == RESET_ACTIVITY:
             return await self._look_before_reset(argument)
         if info.activity_type == NESTED_ACTIVITY:
-            return await self._look_up_earlier_child(argument["id"], argument["parent"], undone=argument["undone"])
+            child = argument["id"], argument["parent"], argument["root_start"]
+            return await self._look_up_earlier_child(*child, undone=argument["undone"])
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
             return await _perform_lock_activity(self._locks, info.activity_type, argument, self._clock)
         try:

@@ -95,6 +95,7 @@ class Machine:
         parent: str | None = None,
         plan: ExecutionPlan | None = None,
         undo_scope: str = "",
+        root_start: str = "",
         repeats: bool = False,
         told_committed: bool | None = None,
         told_undone: Mapping[str, int] | None = None,
@@ -103,12 +104,14 @@ class Machine:
 
         ``plan`` is the execution plan of ``definition``, if the caller already has it; machines may share it.
 
-        ``undo_scope``: see :class:`sagas.protocol.messages.StartSaga`. ``repeats``: an earlier run of the saga, of
-        which nobody has the state, may have made its calls. ``told_committed``: an operator says whether that was past
-        its commit point; ``told_undone``: entries, with their generations, whose undo in another database or service
-        this operator has seen.
+        ``undo_scope``: see :class:`sagas.protocol.messages.StartSaga`. ``root_start``: see
+        :class:`sagas.protocol.origin.Origin`. ``repeats``: an earlier run of the saga, of which nobody has the state,
+        may have made its calls. ``told_committed``: an operator says whether that was past its commit point;
+        ``told_undone``: entries, with their generations, whose undo in another database or service this operator has
+        seen.
         """
         self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan, undo_scope)
+        self._run.root_start = root_start
         self._run.earlier.generations = dict(generations or {})
         self._run.earlier.exist = repeats
         self._run.earlier.state_is_lost = repeats

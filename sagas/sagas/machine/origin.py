@@ -34,7 +34,14 @@ def origin_of(run: SagaRun) -> Origin:
     """Return what the saga was started with; without the input if it has `x-sensitive` values."""
     started_at = run.now if run.started_at is None else run.started_at
     return build_origin(
-        run.definition, run.plan, run.variables, run.input, started_at, generation=run.generation, parent=run.parent
+        run.definition,
+        run.plan,
+        run.variables,
+        run.input,
+        started_at,
+        generation=run.generation,
+        parent=run.parent,
+        root_start=run.root_start,
     )
 
 
@@ -47,6 +54,7 @@ def build_origin(
     *,
     generation: int = 1,
     parent: str | None = None,
+    root_start: str = "",
 ) -> Origin:
     """Return the origin of a saga of this definition; without the input if it has `x-sensitive` values."""
     return Origin(
@@ -59,4 +67,5 @@ def build_origin(
         plan.sensitive_schema is None,
         variables,
         parent,
+        root_start=root_start,
     )

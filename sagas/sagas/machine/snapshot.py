@@ -122,6 +122,8 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         data["locks"] = pack_record(run.locks)
     if run.undo_scope:
         data["undo_scope"] = run.undo_scope
+    if run.root_start:
+        data["root_start"] = run.root_start
     if run.earlier != EarlierRuns():
         # A record of a step that this run has begun itself, with all its items, is of no use any more.
         records = {
@@ -166,6 +168,7 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
     for name in _TIMES:
         value = getattr(run, name)
         setattr(run, name, None if value is None else float(value))
+    run.root_start = data.get("root_start", "")
     run.now = float(data["now"])
     run.kept_bytes = data["kept_bytes"]
     run.savepoint = data.get("savepoint")

@@ -224,8 +224,8 @@ class SagaRun:
         self.variables = variables
         self.parent = parent
         self.earlier = EarlierRuns()
-        self.undo_scope = undo_scope
-        """See :class:`sagas.protocol.messages.GuardSpec`."""
+        self.undo_scope, self.root_start = undo_scope, ""
+        """See :class:`sagas.protocol.messages.GuardSpec` and :class:`sagas.protocol.origin.Origin`."""
 
         self.state: SagaState = "RUNNING"
         self.phase: Phase = "forward"

@@ -427,7 +427,7 @@ class AcquireLocks:
     ``owner`` is the id of the root saga: what it holds, its nested sagas and its undo need not wait for. ``holder`` is
     the part of it that requests, and releases what it was granted itself. The same request may be repeated. ``waits``:
     take a place in the order of arrival if a key is not free. ``connection`` is the database of the locks. ``start``
-    tells the owner from others with its id, see :func:`sagas.protocol.origin.start_of`; empty for a nested saga.
+    tells the owner from others with its id, see :func:`sagas.protocol.origin.start_of`.
     """
 
     connection: str

@@ -32,7 +32,8 @@ class Origin:
     """The start of a run. ``digest``: that of the definition. ``started_at``: seconds since the epoch.
 
     ``has_input``: False if the input was too large, or has `x-sensitive` values, which no other database may keep.
-    ``parent``: the id of the saga it is nested in. ``unreadable``: why its input and variables cannot be read here.
+    ``parent``: the id of the saga it is nested in. ``root_start``: the :func:`start_of` the root saga, if it is nested.
+    ``unreadable``: why its input and variables cannot be read here.
 
     A reference has no ``digest``. Its ``input_digest``, and that of an origin whose values are forgotten, may be the
     beginning of the digest, or empty: see :func:`may_equal`.
@@ -48,6 +49,7 @@ class Origin:
     variables: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None
     unreadable: str | None = None
+    root_start: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -71,7 +73,7 @@ def reference_to(origin: Origin, *, is_short: bool = False) -> Origin:
     digest = origin.input_digest if origin.parent is None else ""
     if is_short:
         digest = digest[:_SHORT_DIGEST]
-    return Origin(origin.saga, "", digest, origin.started_at, origin.generation)
+    return Origin(origin.saga, "", digest, origin.started_at, origin.generation, root_start=origin.root_start)
 
 
 def encode_origin(origin: Origin) -> str:
@@ -87,6 +89,8 @@ def encode_origin(origin: Origin) -> str:
         data["vars"] = dict(origin.variables)
     if origin.parent is not None:
         data["parent"] = origin.parent
+    if origin.root_start:
+        data["root_start"] = origin.root_start
     whole = encode_json({**data, "input": origin.input}) if origin.has_input else b""
     return (whole if 0 < len(whole) <= MAX_ORIGIN else encode_json(data)).decode()
 
@@ -105,6 +109,7 @@ def decode_origin(text: str) -> Origin:
             "input" in data,
             data.get("vars", {}),
             data.get("parent"),
+            root_start=data.get("root_start", ""),
         )
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError("no origin of a saga") from error
@@ -115,7 +120,7 @@ _KEPT_NAMES = ("saga", "digest", "started_at", "generation", "parent")
 
 
 def forgotten_origin(text: str) -> str | None:
-    """An origin without the input and the variables, and without the digest, by which an input can be guessed.
+    """An origin without the input and the variables, and without the digests, by which an input can be guessed.
 
     None for any other text.
     """
@@ -134,16 +139,22 @@ def start_of(saga: str, input_digest: str) -> str:
 
 
 def start_of_effect(origin: str | None) -> str:
-    """The :func:`start_of` the saga with this origin; empty if it says too little, as that of a nested saga does, which
-    holds for its root saga.
-    """
+    """The :func:`start_of` the root saga of the one with this origin; empty if it says too little."""
     if origin is None:
         return ""
     try:
-        start = decode_origin(origin)
+        return root_start_of(decode_origin(origin))
     except ValueError:
         return ""
-    return "" if start.parent is not None else start_of(start.saga, start.input_digest)
+
+
+def root_start_of(origin: Origin) -> str:
+    """The :func:`start_of` the root saga, which is the one with this origin unless that is nested. A saga hands it to
+    those nested in it: a run that repeats it may start them with another input, so that does not tell them apart.
+    """
+    if origin.root_start or origin.parent is not None:
+        return origin.root_start
+    return start_of(origin.saga, origin.input_digest)
 
 
 def same_owner(stored: str, own: str | None) -> bool:
@@ -153,7 +164,7 @@ def same_owner(stored: str, own: str | None) -> bool:
 
 def is_of_another_saga(stored: str | None, own: str | None) -> bool:
     """Return whether an effect with the ``stored`` origin was made by another saga, or one with another input, than
-    that with its ``own`` origin; False if either says too little.
+    that with its ``own`` origin, or by one that is nested in such a saga; False if either says too little.
     """
     if stored is None or own is None:
         return False
@@ -161,7 +172,7 @@ def is_of_another_saga(stored: str | None, own: str | None) -> bool:
         there, here = decode_origin(stored), decode_origin(own)
     except ValueError:
         return False
-    if there.saga != here.saga:
+    if there.saga != here.saga or not same_owner(there.root_start, here.root_start):
         return True
     is_nested = there.parent is not None or here.parent is not None
     return not is_nested and not may_equal(there.input_digest, here.input_digest)

@@ -114,6 +114,10 @@ LOCK_ACTIVITY = "saga.lock"
 RELEASE_ACTIVITY = "saga.release"
 UNDO_SCOPE_MEMO = "saga-undo-scope"
 """Memo field of a nested saga, from its parent: see :class:`sagas.protocol.messages.StartSaga`."""
+ROOT_START_MEMO = "saga-root-start"
+"""Memo field of a nested saga and of its undo, from the parent: what tells their root saga from others with its id, see
+:func:`sagas.protocol.origin.start_of`.
+"""
 SENSITIVE_MEMO = "saga-sensitive"
 """Memo field of a nested saga, from its parent: the places of its input that are sensitive, see
 :class:`sagas.protocol.messages.StartSaga`. It only masks more, so it needs no signature.

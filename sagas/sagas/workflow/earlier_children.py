@@ -28,11 +28,13 @@ class EarlierChild:
     """A nested saga, or its undo, that this run has not started.
 
     ``open_run``: the ids of the workflow that runs it and of the first run of that, once known. A terminated saga that
-    was continued runs as the workflow of its undo. ``cancelled``: it has just been asked to cancel, so its end may be
+    was continued runs as the workflow of its undo. ``root_start``: that of this run's saga, see
+    :func:`sagas.protocol.origin.root_start_of`. ``cancelled``: it has just been asked to cancel, so its end may be
     near. ``undone``: it is to be undone, also if it was deleted.
     """
 
     saga_id: str
+    root_start: str
     undone: bool = False
     open_run: tuple[str, str] | None = None
     cancelled: bool = False
@@ -43,7 +45,8 @@ class EarlierChild:
         summary, began = f"has {self.saga_id} ended?", workflow.time()
         while True:
             # The time keeps the requests distinct: the history marks a forged answer by the digest of its request.
-            request = {"id": self.saga_id, "parent": parent, "undone": self.undone, "asked_at": workflow.time()}
+            request = {"id": self.saga_id, "parent": parent, "root_start": self.root_start, "undone": self.undone}
+            request["asked_at"] = workflow.time()
             answer = await perform_until_answered(NESTED_ACTIVITY, raw_json(request), summary, timeout=_TIMEOUT)
             if answer["state"] != "RUNNING":
                 self.open_run = None

@@ -13,13 +13,16 @@ from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlre
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES
 from sagas.machine.expressions.evaluation import DefinitionError
+from sagas.machine.machine import Machine
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.messages import CancelSaga, ChildState, RollBackSaga, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.nested_result import completed_child
+from sagas.protocol.origin import root_start_of
 from sagas.protocol.payloads import (
     CANCEL_SIGNAL,
     CANCELLED_MEMO,
     REPEATS_MEMO,
+    ROOT_START_MEMO,
     SENSITIVE_MEMO,
     UNDO_SCOPE_MEMO,
     UNDO_SUFFIX,
@@ -51,6 +54,12 @@ class NestedSagas:
         self._context = context
         self._started: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
         self._earlier: dict[str, EarlierChild] = {}
+        self._machine: Machine | None = None
+        self._root_start: str | None = None
+
+    def begin(self, machine: Machine) -> None:
+        """The saga has started, or goes on in this run."""
+        self._machine = machine
 
     def start(self, command: StartSaga) -> None:
         self._context.tasks.start(command.id, self._run(command, command.saga_id))
@@ -119,7 +128,7 @@ class NestedSagas:
                 RawValue(payload),
                 result_type=RawValue,
                 id=saga_id,
-                memo=_memo_of(command),
+                memo=_memo_of(command, self._start_of_root()),
                 static_summary=run_summary(f"{'↩ undo for' if undo else 'part of'} {workflow.info().workflow_id}"),
                 # The parent cancels by signal and waits for the end; Temporal must not cancel the child on its own.
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
@@ -143,10 +152,16 @@ class NestedSagas:
 
     async def _ask(self, command: _Command, saga_id: str, *, undone: bool = False) -> Mapping[str, Any]:
         """Wait for the end of a nested saga that was started before, and return what :class:`EarlierChild` does."""
-        self._earlier[command.id] = child = EarlierChild(saga_id, undone=undone)
+        self._earlier[command.id] = child = EarlierChild(saga_id, self._start_of_root(), undone=undone)
         answer = await child.end(lambda running: self._report_parked(saga_id, running))
         del self._earlier[command.id]
         return answer
+
+    def _start_of_root(self) -> str:
+        if self._root_start is None:
+            assert self._machine is not None
+            self._root_start = root_start_of(self._machine.origin())
+        return self._root_start
 
     async def _end_of_earlier(self, command: _Command, saga_id: str, *, waits: bool) -> _End | None:
         """The end of the nested saga that was started before; None if it is to be started, because no step of it ran.
@@ -221,8 +236,8 @@ def _input_of(command: StartSaga | UndoSaga) -> Any:
     return {"reason": command.message, "who": workflow.info().workflow_id}
 
 
-def _memo_of(command: StartSaga | UndoSaga) -> dict[str, Any] | None:
-    memo: dict[str, Any] = {}
+def _memo_of(command: StartSaga | UndoSaga, root_start: str) -> dict[str, Any] | None:
+    memo: dict[str, Any] = {ROOT_START_MEMO: root_start} if root_start else {}
     if isinstance(command, StartSaga) and command.undo_scope:
         memo[UNDO_SCOPE_MEMO] = command.undo_scope
     if isinstance(command, StartSaga) and command.sensitive:

@@ -49,7 +49,7 @@ class Resumption:
     """How `saga resume` starts a saga again. ``began_at``: when the saga was first started. ``generations``: the least
     ones of its entries. ``who`` is None if the saga is started for the first time. ``committed``: what that person says
     of its commit point; ``undone``: the entries, with their generations, whose undo elsewhere that person has seen.
-    ``cancelled``: why it is started only to be undone; empty if it is not.
+    ``cancelled``: why it is started only to be undone; empty if it is not. ``root_start``: that of its origin.
     """
 
     began_at: float | None = None
@@ -59,6 +59,7 @@ class Resumption:
     reason: str = ""
     committed: bool | None = None
     cancelled: str = ""
+    root_start: str = ""
 
 
 def resumption_in_header() -> Resumption:
@@ -75,4 +76,5 @@ def _resumption(value: Any) -> Resumption:
     undone = {text(entry): generations.get(entry, 1) for entry in value["undone"]}
     began_at, committed = number(value["started_at"], 0, LAST_SECOND), optional_flag(value.get("committed"))
     cancelled = optional_text(value.get("cancelled")) or ""
-    return Resumption(began_at, generations, undone, who or "unknown", reason or "", committed, cancelled)
+    root_start = optional_text(value.get("root_start")) or ""
+    return Resumption(began_at, generations, undone, who or "unknown", reason or "", committed, cancelled, root_start)

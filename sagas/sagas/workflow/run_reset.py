@@ -12,6 +12,7 @@ from sagas.definition.analysis.commit_evidence import commit_evidence
 from sagas.definition.model import is_nested
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, RunWasReset
+from sagas.protocol.origin import root_start_of
 from sagas.protocol.payloads import RESET_ACTIVITY, UNDO_SUFFIX, unpack_state
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import refused_error
@@ -77,7 +78,8 @@ class RunReset:
         about |= {"evidence": commit_evidence(machine.definition).to_json(), "is_lost": machine.earlier_state_is_lost}
         finishes = [step.id for step in machine.definition.steps if step.do.uses == "finish"]
         about |= {"committed": machine.told_committed, "finishes": finishes}
-        about["input_digest"] = machine.origin().input_digest
+        origin = machine.origin()
+        about |= {"input_digest": origin.input_digest, "root_start": root_start_of(origin)}
         self._tasks.start(_TASK, self._look_up(about, seed))
 
     async def _look_up(self, about: Mapping[str, Any], seed: int) -> None:

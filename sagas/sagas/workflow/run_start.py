@@ -22,6 +22,7 @@ from sagas.input_limits import MAX_CANCEL_WORDS
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, Started, TimerFired, UndoRequested
 from sagas.protocol.operator_names import recorded_name
+from sagas.protocol.origin import root_start_of, same_owner
 from sagas.protocol.payloads import (
     BULK_PREFIX,
     CANCELLED_MEMO,
@@ -32,6 +33,7 @@ from sagas.protocol.payloads import (
     OWNER_HEADER,
     REFUSED_TYPE,
     REPEATS_MEMO,
+    ROOT_START_MEMO,
     SIGNATURE_HEADER,
     UNDO_SCOPE_MEMO,
     UNDO_SUFFIX,
@@ -131,7 +133,8 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         variables=header.variables,
         plan=header.plan if definition is header.definition else None,
         parent=info.parent.workflow_id if info.parent else None,
-        undo_scope=_undo_scope_in_memo() if info.parent else "",
+        undo_scope=_text_in_memo(UNDO_SCOPE_MEMO, "the scope of an undo") if info.parent else "",
+        root_start=_root_start_in_memo() if info.parent else resumed.root_start,
         repeats=repeats,
         told_committed=resumed.committed,
         told_undone=resumed.undone,
@@ -140,7 +143,7 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         machine.note_pause("resume", workflow.time(), resumed.who, resumed.reason)
     began_at = _recorded_start() if resumed.began_at is None else resumed.began_at
     started = Started(workflow.time(), began_at)
-    cancelled = resumed.cancelled or (_cancel_in_memo() if repeats else "")
+    cancelled = resumed.cancelled or (_text_in_memo(CANCELLED_MEMO, "a reason")[:MAX_CANCEL_WORDS] if repeats else "")
     return RunStart("begins", machine, started, header.attributes, repeats=repeats, cancelled=cancelled)
 
 
@@ -204,19 +207,14 @@ def _was_continued(info: workflow.Info) -> bool:
     return info.continued_run_id is not None and info.attempt == 1 and info.cron_schedule is None
 
 
-def _undo_scope_in_memo() -> str:
-    """The scope that the parent has set; empty without one. Raises SagaApplicationError for another value."""
-    memo = workflow.info().raw_memo.get(UNDO_SCOPE_MEMO)
-    return (
-        "" if memo is None else read_client_value(f"the memo {UNDO_SCOPE_MEMO} is not the scope of an undo", memo, text)
-    )
+def _text_in_memo(name: str, what: str) -> str:
+    """The text that the parent has set; empty without one. Raises SagaApplicationError for another value."""
+    memo = workflow.info().raw_memo.get(name)
+    return "" if memo is None else read_client_value(f"the memo {name} is not {what}", memo, text)
 
 
-def _cancel_in_memo() -> str:
-    """The reason why the parent has started it only to undo it; empty if it has not. Raises SagaApplicationError."""
-    memo = workflow.info().raw_memo.get(CANCELLED_MEMO)
-    reason = "" if memo is None else read_client_value(f"the memo {CANCELLED_MEMO} is not a reason", memo, text)
-    return reason[:MAX_CANCEL_WORDS]
+def _root_start_in_memo() -> str:
+    return _text_in_memo(ROOT_START_MEMO, "the start of the root saga")
 
 
 def _refuse_unsigned(earlier: Mapping[str, Any], trust: RunTrust | None) -> None:
@@ -408,6 +406,8 @@ def _undo_request(value: Any) -> _UndoRequest:
 
 def _undo_run(loaded: Mapping[str, Any], request: _UndoRequest) -> RunStart:
     machine = Machine.restore(unpack_state(loaded["machine"]))
+    if workflow.info().parent and not same_owner(root_start_of(machine.origin()), _root_start_in_memo()):
+        raise refused_error("the nested saga is that of another saga with the id of its parent")
     attributes = frozenset(loaded.get("attributes", ()))
     if machine.finished:
         undo = UndoRequested(at=workflow.time(), reason=request.reason, who=request.who)

@@ -147,6 +147,7 @@ class SagaWorkflow(SagaMessages):
         self._native_cancel = self._native_cancel or opened.native_cancel
         self._machine = machine = opened.machine
         self._activity_calls.origin.begin(machine)
+        self._nested_sagas.begin(machine)
         machine.begin_task(WorkMeter())
         match opened.kind:
             case "begins":

@@ -290,7 +290,7 @@ async def test_the_id_of_a_nested_saga_is_free(shop: Shop) -> None:
     async with running_worker(shop.project) as client:
         await start_refused(client, nested, "moving", {})
         await wait_until_visible(client, nested, 1)
-        earlier = await look_up_earlier_child(client.project.settings, client.locator, nested, id)
+        earlier = await look_up_earlier_child(client.project.settings, client.locator, nested, id, "")
         assert earlier == {"state": "FREE"}
         await client.start("outer", {}, id=id)
         await until(lambda: "debit" in shop.said)
@@ -359,4 +359,4 @@ async def test_the_run_of_a_nested_saga_before_it_counts(shop: Shop) -> None:
         await start_refused(client, nested, "moving")
         await wait_until_visible(client, nested, 2)
         settings = client.project.settings
-        assert (await look_up_earlier_child(settings, client.locator, nested, id))["state"] == "COMPLETED"
+        assert (await look_up_earlier_child(settings, client.locator, nested, id, ""))["state"] == "COMPLETED"

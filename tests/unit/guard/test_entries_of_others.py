@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saga_activities.guard.entry_key import EntryKey
-from sagas.protocol.origin import Origin, encode_origin, reference_to
+from sagas.protocol.origin import Origin, encode_origin, is_of_another_saga, reference_to, start_of_effect
 from sagas.protocol.outcomes import Outcome
 from tests.unit.guard.memory_guard import Memory, MemoryGuard, body, now
 from tests.unit.guard.messages import MESSAGES
@@ -22,6 +22,11 @@ OTHERS = {
     "another input": Origin("orders", "sha256:1", "cd" * 32, 2.0),
     "another name": Origin("returns", "sha256:2", "ab" * 32, 2.0),
 }
+NESTED = {
+    root: Origin("orders", "sha256:1", input * 32, 1.0, parent="saga", root_start=root)
+    for root, input in (("first", "ab"), ("second", "ab"), ("", "cd"))
+}
+"""Sagas of one id that are nested in others of one id, by the start of their root saga, which one does not know."""
 WITHOUT_START = ("release held", "drop held")
 """Messages of the relay, which looks at the origin itself."""
 
@@ -110,3 +115,13 @@ def test_the_owner_goes_on() -> None:
                 outcome = now(MESSAGES[name](guard, HERE, body, CLOCK))  # pyright: ignore[reportArgumentType]
                 why = outcome.failure.message if outcome is not None and outcome.failure is not None else ""
                 assert "another saga" not in why, (path, name)
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_nested_saga_is_known_by_the_start_of_its_root_saga(is_short: bool) -> None:
+    for (stored, there), (own, here) in product(NESTED.items(), NESTED.items()):
+        is_other = stored != own and "" not in (stored, own)
+        for origin in (there, reference_to(there)):
+            reference = encode_origin(reference_to(here, is_short=is_short))
+            assert is_of_another_saga(encode_origin(origin), reference) == is_other, (stored, own)
+            assert start_of_effect(encode_origin(origin)) == stored

@@ -37,6 +37,7 @@ class CommitTraces:
     input_digest: str | None
     evidence: CommitEvidence
     effects: Sequence[RecordedEffect]
+    root_start: str
     done: Collection[str] = ()
     is_committed: bool = False
     is_undone: bool = False
@@ -68,7 +69,7 @@ async def find_commit_point(ledger: RunLedger, traces: CommitTraces) -> CommitPo
 
 
 def _own_effects(traces: CommitTraces) -> list[RecordedEffect]:
-    effects = without_others(traces.effects, traces.saga, traces.input_digest)
+    effects = without_others(traces.effects, traces.saga, traces.input_digest, traces.root_start)
     steps = traces.evidence.steps
     return [effect for effect in effects if effect.generation >= traces.generation and _step(effect.entry) in steps]
 

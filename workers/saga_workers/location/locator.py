@@ -130,7 +130,7 @@ class Locator:
             again = saga_command("resume", saga_id)
             then = f"starts it again where its effects are{self.if_not_ended}; then cancel it, or let it go on"
             if origin is not None and (parent := origin.parent) is not None:
-                again = await parent_command(self, saga_id, await self.locate(parent), origin.started_at)
+                again = await parent_command(self, saga_id, await self.locate(parent), origin)
                 then = f"it is nested in {parent}, which starts it again; then cancel {parent}, or let it go on"
             return UsageError(
                 f"Temporal has no run of {saga_id} any more, and its effects are open: {open_there}",

@@ -4,27 +4,40 @@ undone.
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from temporalio.client import Client as Temporal
+
 from saga_workers.location.location import Location
 from saga_workers.location.verified_outcomes import OutcomeReader, outcome_of
 from saga_workers.temporal.claimed_states import visible_state
+from saga_workers.temporal.root_starts import root_start_of_run
+from sagas.protocol.origin import Origin, same_owner
 from sagas.text.shell import saga_command
 
 _PRECISION = 0.001
 """Seconds by which two records of the same time may differ."""
 
 
-async def is_undone(locator: OutcomeReader, parent: Location, child: str, began: float) -> bool:
-    """True if the saga that has started the nested one, which ``began`` then, is undone, as far as Temporal alone or
-    the ledger tells: then it starts no nested saga again. Raises LedgerUnavailable, RPCError.
-    """
-    return _ends_undone(parent) and await _has_started(locator, parent, child, began)
+class _Reader(OutcomeReader, Protocol):
+    temporal: Temporal
 
 
-async def _has_started(locator: OutcomeReader, parent: Location, child: str, began: float) -> bool:
-    """False if it was another saga under the id of the parent that has ended: one that knows no such nested saga, and
-    was started after it.
+async def is_undone(locator: _Reader, parent: Location, child: str, origin: Origin) -> bool:
+    """True if the saga that has started the nested one with this ``origin`` is undone, as far as Temporal alone or the
+    ledger tells: then it starts no nested saga again. Raises LedgerUnavailable, RPCError.
     """
+    return _ends_undone(parent) and await _has_started(locator, parent, child, origin)
+
+
+async def _has_started(locator: _Reader, parent: Location, child: str, origin: Origin) -> bool:
+    """False if it was another saga under the id of the parent that has ended: one with another root saga, or one that
+    knows no such nested saga, and was started after it.
+    """
+    began = origin.started_at
     if parent.run is not None:
+        if not same_owner(await root_start_of_run(locator.temporal, parent.run), origin.root_start):
+            return False
         run = parent.run.run
         if run.start_time.timestamp() - _PRECISION <= began:
             return run.close_time is None or run.close_time.timestamp() + _PRECISION >= began
@@ -45,13 +58,13 @@ def _ends_undone(parent: Location) -> bool:
     return parent.row is not None and parent.row.view.state == "COMPENSATED"
 
 
-async def parent_command(locator: OutcomeReader, saga_id: str, parent: Location, began: float) -> str:
+async def parent_command(locator: _Reader, saga_id: str, parent: Location, origin: Origin) -> str:
     """The command about the ``parent`` that starts the nested saga again, or that shows how to go on, if only the view
     of the parent tells.
     """
     run = parent.open_run
     if run is None:
-        if await is_undone(locator, parent, saga_id, began):
+        if await is_undone(locator, parent, saga_id, origin):
             return saga_command("resume", saga_id)
         is_gone = parent.kind in ("unknown", "terminated") or _ends_undone(parent)
         return saga_command("resume" if is_gone else "show", parent.saga_id)

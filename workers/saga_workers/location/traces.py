@@ -32,7 +32,7 @@ from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
 from sagas.builtins.messaging import REQUEST
 from sagas.errors import SagaError
-from sagas.protocol.origin import Origin, decode_origin, may_equal
+from sagas.protocol.origin import Origin, decode_origin, may_equal, same_owner
 from sagas.protocol.payloads import NOTIFICATION_PREFIX, entry_id
 from sagas.settings import Settings, SqlConnection
 from sagas.text.shortening import join_names
@@ -332,13 +332,18 @@ def open_origin(effects: Sequence[RecordedEffect]) -> Origin | None:
     return next((origin for origin in origins if origin.is_whole), next(iter(origins), None))
 
 
-def without_others(effects: Sequence[RecordedEffect], saga: str, input_digest: str | None) -> list[RecordedEffect]:
-    """The effects without those that a run of another saga, or with another input, has made under the same id."""
-    return [
-        effect
-        for effect in effects
-        if effect.origin is None or (effect.origin.saga == saga and may_equal(effect.origin.input_digest, input_digest))
-    ]
+def without_others(
+    effects: Sequence[RecordedEffect], saga: str, input_digest: str | None, root_start: str
+) -> list[RecordedEffect]:
+    """The effects without those that a run of another saga, or with another input, has made under the same id, or one
+    that is nested in such a saga.
+    """
+
+    def is_own(origin: Origin) -> bool:
+        is_same = origin.saga == saga and may_equal(origin.input_digest, input_digest)
+        return is_same and same_owner(origin.root_start, root_start)
+
+    return [effect for effect in effects if effect.origin is None or is_own(effect.origin)]
 
 
 def highest_generations(effects: Sequence[RecordedEffect]) -> dict[str, int]:

@@ -203,6 +203,8 @@ class SagaStarter:
             resumed["committed"] = committed
         if undone_parent is not None:
             resumed["cancelled"] = f"{undone_parent} is undone"
+        if origin.root_start:
+            resumed["root_start"] = origin.root_start
         headers: dict[str, Any] = {RESUMED_HEADER: resumed}
         if origin.generation > 1:
             headers[GENERATION_HEADER] = origin.generation

@@ -2,9 +2,10 @@
 
 The id alone tells nothing about that. Any client may start another workflow under it, and if the newest run was
 deleted, those that Temporal still lists may be older than the effects. A run is one of the saga that made an effect
-only if it has the name of that saga, and was open when that saga began, or began later with the same input. A run that
-was refused is none, and a start time in the memo of a run counts only if a worker has written it. The effects of a
-nested saga that has completed are also those of its parent, which undoes them if it goes backward.
+only if it has the name of that saga, and was open when that saga began, or began later with the same input; and one of
+a nested saga only if the root saga is the same one. A run that was refused is none, and a start time in the memo of a
+run counts only if a worker has written it. The effects of a nested saga that has completed are also those of its
+parent, which undoes them if it goes backward.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from saga_workers.stuck.missing_parents import find_missing_parent
 from saga_workers.stuck.run_times import PRECISION, was_closed_before, was_started_by
 from saga_workers.stuck.served_runs import is_on_own_queue, is_open_for, is_served
 from saga_workers.temporal.claimed_states import carried_start
+from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.saga_runs import describe_saga_run, was_accepted, was_never_accepted
@@ -32,7 +34,7 @@ from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.protocol.doubtful_outcomes import UNVERIFIED
-from sagas.protocol.origin import Origin, same_start
+from sagas.protocol.origin import Origin, same_owner, same_start
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import OVER
 
@@ -95,7 +97,7 @@ async def may_have_ended(locator: Locator, location: Location, effects: Sequence
     if not await has_no_run(locator, location, effects):
         return False
     origin = open_origin(effects)
-    own = effects if origin is None else without_others(effects, origin.saga, origin.input_digest)
+    own = effects if origin is None else without_others(effects, origin.saga, origin.input_digest, origin.root_start)
     newest = max((effect.created_at for effect in own), default=0.0)
     return not locator.ledger.configured or await _is_forgotten(locator.temporal, newest)
 
@@ -167,6 +169,8 @@ async def _runs_of(temporal: Temporal, location: Location) -> AsyncIterator[RunI
 
 
 async def _is_of(temporal: Temporal, run: RunInfo, origin: Origin) -> bool:
+    if not same_owner(await nested_root_start(run), origin.root_start):
+        return False
     if was_open_at_start(run, origin):
         return True
     if run.workflow_type != origin.saga or was_closed_before(run, origin.started_at):
@@ -201,6 +205,8 @@ async def _is_undone_by_run(locator: Locator, location: Location, origin: Origin
     if undo is None or undo.never_accepted or undo.run.workflow_type != origin.saga:
         return False
     run = undo.run
+    if not same_owner(await nested_root_start(run), origin.root_start):
+        return False
     if run.start_time.timestamp() < origin.started_at or run.ended_from_outside:
         return False
     if not run.running:

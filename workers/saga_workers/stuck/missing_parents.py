@@ -1,7 +1,8 @@
 """Finds the saga in which a nested one has completed, if it is gone: nobody then undoes or keeps what that has done.
 
 A parent without steps of its own in a guard leaves no other trace than the effects of its nested sagas. Nobody has what
-it was started with, so a run counts as its own if it was open when the nested saga began, or knows the nested saga.
+it was started with, so a run counts as its own if it was open when the nested saga began, or knows the nested saga, and
+if the nested saga does not say that its root saga was started otherwise.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.stuck.run_times import was_closed_before, was_started_by
 from saga_workers.stuck.served_runs import is_open_for
+from saga_workers.temporal.root_starts import root_start_of_run
 from saga_workers.temporal.temporal_runs import RunInfo
-from sagas.protocol.origin import Origin
+from sagas.protocol.origin import Origin, same_owner
 from sagas.protocol.saga_view import OVER
 
 
@@ -38,7 +40,8 @@ async def find_missing_parent(locator: Locator, saga_id: str, origin: Origin) ->
         if location.run is None or location.run.never_accepted:
             return None if _is_known(location) else MissingParent(parent)
         run = location.run.run
-        if not await _has_child(locator, run, child, began):
+        is_same = same_owner(await root_start_of_run(locator.temporal, location.run), origin.root_start)
+        if not is_same or not await _has_child(locator, run, child, began):
             return MissingParent(parent, run)
         if not run.ended_by_itself or (await outcome_of(locator, run)).state != "COMPLETED":
             return None

@@ -102,17 +102,23 @@ async def start_again(
             help=saga_command("show", saga_id),
         )
     if origin.parent is not None:
-        await _refuse_nested(client, saga_id, origin.parent, origin.started_at)
+        await _refuse_nested(client, saga_id, origin.parent, origin)
     if origin.unreadable is not None:
         raise UsageError(
             f"the guard cannot tell what {saga_id} was started with: {origin.unreadable}",
             help="`saga resume` needs the key of the row in [codec] key",
         )
-    own = without_others(effects, origin.saga, origin.input_digest)
+    own = without_others(effects, origin.saga, origin.input_digest, origin.root_start)
     _refuse_unknown_undos(saga_id, own, undone, given)
     started_with = _definition(client, saga_id, origin, definition, given)
     traces = CommitTraces(
-        saga_id, origin.saga, origin.generation, origin.whole_digest, commit_evidence(started_with), effects
+        saga_id,
+        origin.saga,
+        origin.generation,
+        origin.whole_digest,
+        commit_evidence(started_with),
+        effects,
+        origin.root_start,
     )
     await _refuse_unknown_commit(client, traces, committed, given)
     # An undone parent has decided about its nested sagas; who knows the commit point has looked at the participants.
@@ -185,15 +191,15 @@ async def _refuse_ended(
         raise RefusedError(f"{over}, so there is nothing to resume", help=help)
 
 
-async def _refuse_nested(client: Client, saga_id: str, parent_id: str, began: float) -> None:
+async def _refuse_nested(client: Client, saga_id: str, parent_id: str, origin: Origin) -> None:
     """Raise RefusedError for a nested saga, unless its parent is undone, and so cannot start it again."""
     parent = await client.locator.locate(parent_id)
-    is_over = parent.kind in ("ended", "terminated") and await is_undone(client.locator, parent, saga_id, began)
+    is_over = parent.kind in ("ended", "terminated") and await is_undone(client.locator, parent, saga_id, origin)
     if is_over and (await read_view(client.locator, parent_id)).state == "COMPENSATED":
         return
     raise RefusedError(
         f"{saga_id} is nested in {parent_id}, which starts it again",
-        help=await parent_command(client.locator, saga_id, parent, began),
+        help=await parent_command(client.locator, saga_id, parent, origin),
     )
 
 
@@ -202,7 +208,7 @@ async def _refuse_forgotten(
 ) -> None:
     """Raise RefusedError for a saga without a run, if Temporal would have deleted it after its end."""
     origin = open_origin(effects)
-    own = effects if origin is None else without_others(effects, origin.saga, origin.input_digest)
+    own = effects if origin is None else without_others(effects, origin.saga, origin.input_digest, origin.root_start)
     if not own or not await has_no_run(client.locator, location, effects):
         return
     newest = max(effect.created_at for effect in own)

@@ -196,7 +196,7 @@ async def lost_saga(
         return None  # if nothing is to be undone, what it holds may be released
     origin = next((effect.origin for effect in [*lost, *effects] if effect.origin is not None), None)
     if origin is not None and origin.parent is not None:
-        if await is_undone(locator, await locator.locate(origin.parent), location.saga_id, origin.started_at):
+        if await is_undone(locator, await locator.locate(origin.parent), location.saga_id, origin):
             named, outcome = (f"open effects: {open_effects(lost)}", *held), f"undoes it, as {origin.parent} is undone"
             return OpenSaga(location.saga_id, "deleted", origin.saga, named, outcome)
         missing = await find_missing_parent(locator, location.saga_id, origin)

@@ -27,14 +27,16 @@ from saga_workers.location.traces import (
 )
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.machine_query import query_machine
+from saga_workers.temporal.root_starts import nested_root_start, root_start_of_run
 from saga_workers.temporal.saga_runs import describe_saga_run
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.worker.nested_traces import nested_traces
 from sagas.definition.analysis.commit_evidence import CommitEvidence
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.earlier.known_steps import LeftState, joined_records
-from sagas.protocol.payloads import UNDO_SUFFIX, pack_state, unpack_state
+from sagas.protocol.origin import same_owner, start_of
+from sagas.protocol.payloads import UNDO_SUFFIX, input_digest, pack_state, unpack_state
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 
@@ -67,11 +69,13 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     saga_id, generation = about["saga_id"], int(about["generation"])
     saga, digest = activity.info().workflow_type or "", about["input_digest"]
     recorded = [effect for effect in await recorded_effects(settings, saga_id) if effect.generation >= generation]
-    effects = without_others(recorded, saga, digest)
+    root_start = about["root_start"]
+    effects = without_others(recorded, saga, digest, root_start)
     started = datetime.fromtimestamp(float(about["since"]), UTC)
     packed = [state async for state in _states_before(locator, started)]
-    states = [LeftState.of(unpack_state(state)) for state in packed if state is not None]
-    undone_elsewhere = await _was_undone(locator, started)
+    machines = [unpack_state(state) for state in packed if state is not None]
+    states = [LeftState.of(state) for state in machines if _is_own(state, saga, root_start)]
+    undone_elsewhere = await _was_undone(locator, started, root_start)
     undone = undone_elsewhere or any(state.goes_backward for state in states)
     generations = highest_generations(effects)
     children: dict[str, Any] = {}
@@ -80,7 +84,9 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         for id, reached in state.generations.items():
             generations[id] = max(reached, generations.get(id, 1))
     nested = [
-        trace for step in about["nested"] async for trace in nested_traces(settings, locator, saga_id, step, generation)
+        trace
+        for step in about["nested"]
+        async for trace in nested_traces(settings, locator, saga_id, step, generation, root_start)
     ]
     for id in last_items(effects):
         generations.setdefault(id, 1)
@@ -101,6 +107,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         digest,
         CommitEvidence.from_json(about["evidence"]),
         effects,
+        root_start,
         done=[
             *(command.step for command in commands if command.generation >= generation),
             *(trace.entry for trace in nested if trace.state == "COMPLETED"),
@@ -249,11 +256,25 @@ async def _run_before(locator: Locator, workflow_id: str, run_id: str) -> str | 
     return before
 
 
-async def _was_undone(locator: Locator, started: datetime) -> bool:
+async def _was_undone(locator: Locator, started: datetime, root_start: str) -> bool:
     async for run in _other_ends(locator, started):
         if await state_of(locator, run) not in _NOT_BACKWARD:
-            return True
+            described = await describe_run(locator.temporal, run.id, run.run_id)
+            if described is None or run.id.endswith(UNDO_SUFFIX):
+                there = await nested_root_start(run)
+            else:
+                there = await root_start_of_run(locator.temporal, described)
+            if same_owner(there, root_start):
+                return True
     return False
+
+
+def _is_own(state: Mapping[str, Any], saga: str, root_start: str) -> bool:
+    """False for the state of a run with another input, or of one that is nested in such a saga."""
+    start = state.get("root_start", "")
+    if not start and state["parent"] is None:
+        start = start_of(saga, input_digest(state["input"]))
+    return same_owner(start, root_start)
 
 
 async def _other_ends(locator: Locator, started: datetime) -> AsyncIterator[RunInfo]:

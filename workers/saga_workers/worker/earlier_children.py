@@ -8,6 +8,7 @@ start names, and anybody may close a workflow that has the id of the parent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
@@ -21,12 +22,14 @@ from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.stuck.served_runs import is_on_own_queue
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.payload_codec import decrypted
+from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import prefix_condition
 from saga_workers.views.saga_view import view_of_run
 from sagas.machine.parked import MOST_REPORTED
 from sagas.protocol.nested_result import completed_child
+from sagas.protocol.origin import same_owner
 from sagas.protocol.payloads import NOTIFICATION_WORKFLOW, UNDO_SUFFIX, is_notification_id
 from sagas.protocol.saga_view import SagaView
 from sagas.protocol.signed_content import message_content
@@ -38,12 +41,13 @@ from sagas.workflow.json_payloads import read_payload
 
 
 async def look_up_earlier_child(
-    settings: Settings, locator: Locator, id: str, parent: str, *, undone: bool = False
+    settings: Settings, locator: Locator, id: str, parent: str, root_start: str, *, undone: bool = False
 ) -> dict[str, Any]:
     """Return the ``state`` of the nested saga ``id``, or of its undo, if the id is that of one: RUNNING, or its end
     with its ``view``. TERMINATED: it can be continued; GONE: there is no run that has ended by itself; UNSIGNED: the
-    project has not signed the end; FOREIGN: the saga ``parent`` has not started the open run, whose ``holder`` says
-    which one it is, and the nested saga has these ``effects``, which may be none; FREE: nor has it become a saga.
+    project has not signed the end; FOREIGN: the saga ``parent``, whose root saga is known by ``root_start``, has not
+    started the open run, whose ``holder`` says which one it is, and the nested saga has these ``effects``, which may be
+    none; FREE: nor has it become a saga.
 
     ``undone``: it is to be undone, so of one that is GONE also ``why`` it cannot be started again for that, or None.
 
@@ -63,7 +67,16 @@ async def look_up_earlier_child(
             return {"state": "GONE", "why": await _why_not_again(settings, locator, id)}
         if not child.run.running:
             return {"state": "UNSIGNED"}
-        return {"state": "FOREIGN", "holder": holder_in_words(child.run), "effects": await _open_effects(settings, id)}
+        return await _foreign(settings, child.run, id)
+    if child is not None and not same_owner(await nested_root_start(child.run), root_start):
+        # Another saga that has had the id of the parent has started it.
+        if child.run.running:
+            return await _foreign(settings, child.run, id)
+        return {"state": "GONE", **({"why": await _why_not_again(settings, locator, id)} if undone else {})}
+    if (undo := location.undo) is not None and not same_owner(await nested_root_start(undo.run), root_start):
+        if undo.run.running:
+            return await _foreign(settings, undo.run, id)
+        location = replace(location, undo=None)
     if id.endswith(UNDO_SUFFIX):
         return await _undo(locator, location)
     if location.open_run is not None:
@@ -76,6 +89,10 @@ async def look_up_earlier_child(
     if undone and child is None and end["state"] == "GONE":
         return {**end, "why": await _why_not_again(settings, locator, id)}
     return end
+
+
+async def _foreign(settings: Settings, run: RunInfo, id: str) -> dict[str, Any]:
+    return {"state": "FOREIGN", "holder": holder_in_words(run), "effects": await _open_effects(settings, id)}
 
 
 async def _open_effects(settings: Settings, id: str) -> str:

@@ -17,12 +17,12 @@ from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.internal_events import RequestRollback
 from sagas.machine.lock_state import LockState
 from sagas.machine.locking import row_locks
+from sagas.machine.origin import origin_of
 from sagas.machine.state import SagaRun
 from sagas.protocol import undo_scopes
 from sagas.protocol.locks import holder_id, owner_id
 from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks
-from sagas.protocol.origin import start_of
-from sagas.protocol.payloads import input_digest
+from sagas.protocol.origin import root_start_of
 from sagas.protocol.waits import parked_hint
 from sagas.text.shortening import and_more, join_names
 
@@ -129,7 +129,7 @@ def _acquire_command(run: SagaRun, locks: LockState) -> AcquireLocks:
 
 
 def _start(run: SagaRun) -> str:
-    return "" if run.parent else start_of(run.definition.saga, input_digest(run.input))
+    return root_start_of(origin_of(run))
 
 
 def reissue(run: SagaRun) -> list[AcquireLocks]:
