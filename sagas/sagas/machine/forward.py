@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from sagas.definition.model import StepDefinition, backoff, has_effect, is_nested, is_read
@@ -23,7 +24,7 @@ from sagas.machine.corrected_probes import parking_reason, probe_of
 from sagas.machine.earlier import decisions, effects
 from sagas.machine.earlier.doubts import believed_promises, count_earlier_run, doubt
 from sagas.machine.entry_ends import STATE_BY_OUTCOME, leave_to_rollback, mark_nothing_to_undo, register_operations
-from sagas.machine.expressions import context, evaluation, expression_fields
+from sagas.machine.expressions import arguments, context, evaluation, expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.failure_reasons import failure_message
 from sagas.machine.internal_events import (
@@ -208,6 +209,8 @@ def start_attempt(run: SagaRun, entry: Entry) -> None:
         return
     calls_participant = has_effect(step) and not is_nested(step)
     if calls_participant and (undone := effects.outcome_of_undone(run, entry)) is not None:
+        with suppress(DefinitionError):  # an undo that is to be sent again may have the arguments of the forward call
+            entry.arguments = arguments.forward_arguments(run, entry, entry.override)
         attempt_ended(run, entry, undone, 0)
         return
     may_have_run = calls_participant and count_earlier_run(run, entry, step.do)
