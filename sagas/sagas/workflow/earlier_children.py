@@ -23,6 +23,14 @@ from sagas.workflow.summaries import limit_summary
 _TIMEOUT = timedelta(seconds=30)
 
 
+async def look_up_child(id: str, summary: str, *, root_start: str = "", undone: bool = False) -> dict[str, Any]:
+    """The answer of ``saga.nested`` about the run that has this id; a notification needs only the id."""
+    parent = workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)
+    # The time keeps the requests distinct: the history marks a forged answer by the digest of its request.
+    request = {"id": id, "parent": parent, "root_start": root_start, "undone": undone, "asked_at": workflow.time()}
+    return await perform_until_answered(NESTED_ACTIVITY, raw_json(request), summary, timeout=_TIMEOUT)
+
+
 @dataclass
 class EarlierChild:
     """A nested saga, or its undo, that this run has not started.
@@ -41,13 +49,9 @@ class EarlierChild:
 
     async def end(self, seen: Callable[[Mapping[str, Any]], None]) -> Mapping[str, Any]:
         """Wait for its end, and return the last answer of ``saga.nested``; ``seen`` is called with each earlier one."""
-        parent = workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)
         summary, began = f"has {self.saga_id} ended?", workflow.time()
         while True:
-            # The time keeps the requests distinct: the history marks a forged answer by the digest of its request.
-            request = {"id": self.saga_id, "parent": parent, "root_start": self.root_start, "undone": self.undone}
-            request["asked_at"] = workflow.time()
-            answer = await perform_until_answered(NESTED_ACTIVITY, raw_json(request), summary, timeout=_TIMEOUT)
+            answer = await look_up_child(self.saga_id, summary, root_start=self.root_start, undone=self.undone)
             if answer["state"] != "RUNNING":
                 self.open_run = None
                 return answer

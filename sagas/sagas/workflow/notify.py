@@ -24,7 +24,6 @@ from sagas.machine.remaining_calls import RemainingCall
 from sagas.protocol.messages import Notify
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
-    NESTED_ACTIVITY,
     NOTIFICATION_MEMO,
     NOTIFICATION_WORKFLOW,
     RETRY_NOTIFICATION_SIGNAL,
@@ -38,7 +37,7 @@ from sagas.text.exact_json import decode_json
 from sagas.text.markdown import markdown_text
 from sagas.text.shell import saga_command
 from sagas.workflow.client_fields import LONGEST_NAME, LONGEST_WAIT, number, optional_text, read_client_value, text
-from sagas.workflow.engine_activity import perform_until_answered
+from sagas.workflow.earlier_children import look_up_child
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
 from sagas.workflow.json_payloads import NO_INPUT, raw_json
 from sagas.workflow.limits import to_payload
@@ -107,11 +106,7 @@ class Notifications:
                 )
                 return None
             except WorkflowAlreadyStartedError:
-                request = {"id": id, "parent": saga_id, "undone": False, "asked_at": workflow.time()}
-                summary = f"is {id} a notification?"
-                answer = await perform_until_answered(
-                    NESTED_ACTIVITY, raw_json(request), summary, timeout=timedelta(seconds=30)
-                )
+                answer = await look_up_child(id, f"is {id} a notification?")
                 if answer["state"] == "OWN":
                     workflow.logger.info("notification %s is already being delivered", id)
                     return None

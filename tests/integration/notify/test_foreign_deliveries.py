@@ -9,8 +9,6 @@ from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, row
 
-pytestmark = pytest.mark.slow  # it hangs in some runs, and the cause is not known yet
-
 TOLD = """
     saga: told
     steps:
