@@ -253,6 +253,7 @@ async def begin_transaction(
     try:
         return await kind.start(connection, entry_key, limits)
     except BaseException:
+        # Also a cancelled attempt must return its connection: the pool has no more than its size.
         await connection.close()
         raise
 

@@ -216,7 +216,7 @@ def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, A
 
 
 def is_local_call(argument: Mapping[str, Any]) -> bool:
-    """Return whether a call is for a worker of the project, and not for one in another language."""
+    """True for a call to a worker of the project, False for one to a worker in another language."""
     return "timeout" in argument[ENVELOPE]
 
 

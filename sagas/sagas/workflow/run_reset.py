@@ -90,21 +90,21 @@ class RunReset:
         self._tasks.discard(_TASK)
         self._answered = seed
         now = workflow.time()
-        left = unpack_state(answer["left"])
+        state = unpack_state(answer["left"])
         was_reset = RunWasReset(
             at=now,
             generations=answer["generations"],
             commit_point=answer["commit_point"],
-            records=left["records"],
-            children=left["children"],
+            records=state["records"],
+            children=state["children"],
             state_is_lost=answer["state_is_lost"],
             in_guards=answer["in_guards"],
             undone=answer["undone_entries"],
             undecided_undos=answer["undecided_undos"],
-            decisions=left["decisions"],
-            residue=left["residue"],
-            operator=left["operator"],
-            reason=left["reason"],
+            decisions=state["decisions"],
+            residue=state["residue"],
+            operator=state["operator"],
+            reason=state["reason"],
         )
         events: list[MachineEvent] = [was_reset]
         if answer["undone"]:

@@ -12,11 +12,9 @@ from saga_workers.location.location import Location
 from saga_workers.location.verified_outcomes import OutcomeReader, outcome_of
 from saga_workers.temporal.claimed_states import visible_state
 from saga_workers.temporal.root_starts import root_start_of_run
+from saga_workers.temporal.run_times import PRECISION, was_closed_before, was_started_by
 from sagas.protocol.origin import Origin, same_owner
 from sagas.text.shell import saga_command
-
-_PRECISION = 0.001
-"""Seconds by which two records of the same time may differ."""
 
 
 class _Reader(OutcomeReader, Protocol):
@@ -39,11 +37,11 @@ async def _has_started(locator: _Reader, parent: Location, child: str, origin: O
         if not same_owner(await root_start_of_run(locator.temporal, parent.run), origin.root_start):
             return False
         run = parent.run.run
-        if run.start_time.timestamp() - _PRECISION <= began:
-            return run.close_time is None or run.close_time.timestamp() + _PRECISION >= began
+        if was_started_by(run, began):
+            return not was_closed_before(run, began)
         view = (await outcome_of(locator, run)).view
     elif parent.row is not None:
-        if parent.row.started_at.timestamp() - _PRECISION <= began:
+        if parent.row.started_at.timestamp() - PRECISION <= began:
             return True
         view = parent.row.view
     else:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from saga_workers.location.locator import Locator
-from saga_workers.stuck.run_times import was_started_by
 from saga_workers.temporal.run_history import start_of_run
+from saga_workers.temporal.run_times import was_started_by
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run
 
 

@@ -341,7 +341,8 @@ class TopicReader:
         except ProcessStopping:
             return
         except Exception:
-            # Its offset, and thus all after it, stays uncommitted: nothing is lost, but an operator has to act.
+            # Any error: the executor must go on with the other partitions. The offset, and thus all after it, stays
+            # uncommitted: nothing is lost, but an operator has to act.
             about = fields(group=self.group, record=item.record.position)
             log.exception("message not processed because of an internal error (a bug in saga)", extra=about)
         else:

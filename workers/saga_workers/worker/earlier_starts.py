@@ -10,8 +10,8 @@ from temporalio.api.enums.v1 import ContinueAsNewInitiator
 from temporalio.client import Client as Temporal
 
 from saga_workers.bulk.signed_departures import departed_from
-from saga_workers.stuck.run_times import PRECISION
 from saga_workers.temporal.run_history import start_of_run
+from saga_workers.temporal.run_times import PRECISION
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
 from sagas.protocol.payloads import RESUMED_HEADER
 from sagas.settings.signing_keys import SigningKeys
