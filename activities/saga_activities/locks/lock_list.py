@@ -13,8 +13,8 @@ from saga_activities.database_clock import DatabaseNow
 from saga_activities.locks.tables import lock_table, request_table, wait_table
 from sagas.definition.times import format_timestamp
 
-MAX_ROWS = 10_000
-"""Rows of each table that are read at once."""
+MAX_KEYS = 10_000
+"""Keys that are listed, and requests that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,17 @@ class LockedKey:
         }
 
 
-async def read_locks(engine: AsyncEngine, keys: Sequence[str] = ()) -> list[LockedKey]:
-    """The keys that are held or waited for, sorted; ``keys``: only these. Raises SQLAlchemyError."""
-    held = sa.select(lock_table).order_by(lock_table.c.key).limit(MAX_ROWS)
-    waited = sa.select(wait_table).order_by(wait_table.c.position).limit(MAX_ROWS)
+async def read_locks(engine: AsyncEngine, keys: Sequence[str] = (), limit: int = MAX_KEYS) -> list[LockedKey]:
+    """The first keys, in their order, that are held or waited for, at most ``limit``, with all that wait for them;
+    ``keys``: only these. Raises SQLAlchemyError.
+    """
+    used = sa.union(sa.select(lock_table.c.key), sa.select(wait_table.c.key)).subquery()
+    first = sa.select(used.c.key).order_by(used.c.key).limit(limit)
     if keys:
-        held, waited = held.where(lock_table.c.key.in_(keys)), waited.where(wait_table.c.key.in_(keys))
+        first = first.where(used.c.key.in_(keys))
+    listed = first.subquery()
+    held = sa.select(lock_table).join(listed, lock_table.c.key == listed.c.key)
+    waited = sa.select(wait_table).join(listed, wait_table.c.key == listed.c.key).order_by(wait_table.c.position)
     async with engine.connect() as connection:
         locks = {row.key: row for row in (await connection.execute(held)).all()}
         waiters: dict[str, list[Waiter]] = {}
@@ -103,18 +108,22 @@ class OpenRequest:
 
 
 async def open_requests(engine: AsyncEngine) -> list[OpenRequest]:
-    """The requests with rows in the tables, sorted by holder. Raises SQLAlchemyError."""
+    """The requests with the oldest rows in the tables, sorted by holder: one whose saga has ended without a release
+    is among them sooner or later. Raises SQLAlchemyError.
+    """
     requests = request_table.c
     held = (
         sa.select(lock_table, requests.workflow_id)
         .join_from(lock_table, request_table, lock_table.c.holder == requests.holder, isouter=True)
-        .limit(MAX_ROWS)
+        .order_by(lock_table.c.acquired_at)
+        .limit(MAX_KEYS)
     )
     waited = (
         sa.select(wait_table, requests.holder, requests.workflow_id)
         .join_from(wait_table, request_table, wait_table.c.position == requests.position)
         .where(requests.status == "waiting")
-        .limit(MAX_ROWS)
+        .order_by(wait_table.c.since)
+        .limit(MAX_KEYS)
     )
     open_requests: dict[tuple[str, bool], OpenRequest] = {}
     async with engine.connect() as connection:

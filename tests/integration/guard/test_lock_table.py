@@ -195,6 +195,21 @@ async def test_requests_are_served_in_the_order_of_their_arrival(locks: Locks) -
     assert served == waiting
 
 
+async def test_a_list_has_the_first_keys_with_all_that_wait_for_them(locks: Locks) -> None:
+    await locks.acquire("first", "a", "c")
+    await locks.acquire("second", "b", "c")
+    await locks.acquire("third", "c")
+    keys = [locks.prefix + key for key in "abc"]
+    expected = [("a", "first", 0), ("b", "", 1), ("c", "first", 2)]
+    for limit in (3, 2):
+        listed = await read_locks(locks.database.engine, keys, limit)
+        told = [(lock.key[-1], (lock.owner or "").removeprefix(locks.prefix), len(lock.waiters)) for lock in listed]
+        assert told == expected[:limit]
+    assert [lock.key for lock in await read_locks(locks.database.engine, keys[2:], 1)] == keys[2:]
+    for owner in ("first", "second", "third"):
+        await locks.release(owner)
+
+
 async def test_requests_are_purged_with_the_rows_of_their_saga(locks: Locks) -> None:
     """Below the watermark only, and never those of a saga with a later request: an attempt may still be late."""
     for owner in ("old", "young", "mixed"):

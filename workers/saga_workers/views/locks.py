@@ -33,12 +33,12 @@ def lock_connection(settings: Settings) -> SqlConnection:
     return settings.sql_connection(settings.lock_connection)
 
 
-async def list_locks(settings: Settings, keys: Sequence[str] = ()) -> list[LockedKey]:
-    """The keys that are held or waited for; ``keys``: only these. Raises SagaError."""
+async def list_locks(settings: Settings, keys: Sequence[str] = (), limit: int = lock_list.MAX_KEYS) -> list[LockedKey]:
+    """The first keys that are held or waited for, at most ``limit``; ``keys``: only these. Raises SagaError."""
     connection = lock_connection(settings)
     engine = open_command_engine(connection)
     try:
-        return await lock_list.read_locks(engine, keys)
+        return await lock_list.read_locks(engine, keys, limit)
     except (SQLAlchemyError, OSError) as error:
         raise _unreadable(connection, error) from error
     finally:

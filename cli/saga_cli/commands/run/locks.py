@@ -10,15 +10,20 @@ from typing import Annotated, Any
 import typer
 
 from saga_cli.context import load_settings
-from saga_cli.output import echo, print_list
+from saga_cli.output import echo, print_list, warn
 
 
-def locks(keys: Annotated[list[str] | None, typer.Argument(help="only these keys")] = None) -> int:
+def locks(
+    keys: Annotated[list[str] | None, typer.Argument(help="only these keys")] = None,
+    limit: Annotated[int, typer.Option(help="maximum number of keys, in their order", min=1)] = 100,
+) -> int:
     """List the locked keys with their owners and, in the order of their arrival, the sagas that wait for them."""
     from saga_workers.views.locks import list_locks
 
-    locks = asyncio.run(list_locks(load_settings(), keys or ()))
-    print_list([lock.to_json() for lock in locks], human=_print_locks)
+    locks = asyncio.run(list_locks(load_settings(), keys or (), limit + 1))
+    print_list([lock.to_json() for lock in locks[:limit]], human=_print_locks)
+    if len(locks) > limit:
+        warn(f"more than {limit} keys are locked", "help: --limit shows more of them, KEY… those that you name")
     return 0
 
 
