@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 import uuid
@@ -27,6 +28,9 @@ _POLLERS = {
     "activity_task_poller_behavior": PollerBehaviorSimpleMaximum(2),
 }
 """Most workers of tests run one saga, and the server starts, keeps and cancels each of their polls."""
+
+_USUAL_DURATION = 0.5
+"""Seconds: a saga that is parked does not end, and is not looked at before."""
 
 
 def make_project(
@@ -82,8 +86,19 @@ async def finished(client: Client, saga_id: str, timeout: str = f"{LIMIT:.0f}s")
     """The story when the saga is over or parked; with its steps, unless a busy worker does not tell them for long."""
     from saga_cli.wait import wait_for_end
 
+    await _wait_for_close(client, saga_id)
     story = (await wait_for_end(client, saga_id, timeout)).to_json()
     end = time.monotonic() + LIMIT / 2
     while "cannot be queried" in (story.get("incomplete") or "") and time.monotonic() < end:
         story = await client.show(saga_id)
     return story
+
+
+async def _wait_for_close(client: Client, saga_id: str) -> None:
+    """Give the saga some time to end before its view is asked for: each look costs the server and the worker a task."""
+    closed = asyncio.ensure_future(client.temporal.get_workflow_handle(saga_id).result())
+    try:
+        await asyncio.wait({closed}, timeout=_USUAL_DURATION)
+    finally:
+        closed.cancel()
+        await asyncio.gather(closed, return_exceptions=True)  # how it ended is in the view
