@@ -20,6 +20,7 @@ WITH_SPARK = (
 TOGETHER = {
     "Spark": WITH_SPARK,
     "faults": ("tests/faults/test_cells.py", "tests/faults/test_cancel_timing.py", "tests/faults/evidence/"),
+    "browser": ("tests/integration/web_ui/",),
     "stuck sagas": tuple(
         f"tests/integration/operators/test_{name}.py"
         for name in ("literal_commands", "operator_advice", "operator_states")

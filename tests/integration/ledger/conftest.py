@@ -152,7 +152,7 @@ async def new_project(folder: Path, temporal: TemporalServer, server: DatabaseSe
     return project, url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def empty_temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     """A server with a new, empty store."""
     with TemporalServer(tmp_path_factory.mktemp("empty-temporal")) as server:

@@ -24,7 +24,7 @@ TIMEOUT = 60_000
 """Milliseconds until an element has to be there: the machine may be busy with other tests."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     """A server of our own: the first page of the list is full where other tests have left a hundred runs open."""
     with TemporalServer(tmp_path_factory.mktemp("temporal-ui")) as server:
@@ -42,7 +42,7 @@ def chromium() -> str:
     return program
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def browser(chromium: str) -> AsyncIterator[Browser]:
     """One browser for all tests. As root Chromium has to do without its sandbox."""
     from playwright.async_api import async_playwright
@@ -63,7 +63,7 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
     await opened.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def shop(
     chromium: str, temporal: TemporalServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Shop]:
