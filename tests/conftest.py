@@ -14,6 +14,7 @@ from sagas.settings import masking
 from sagas.text.json_values import encodable
 from tests.helpers.database_servers import DatabaseServer, mariadb, postgres
 from tests.helpers.hanging_tests import task_stacks
+from tests.helpers.new_databases import drop_databases
 from tests.helpers.processes import Process, TemporalServer
 from tests.helpers.sampling import is_long, mark_left_out, mark_scaled
 from tests.helpers.shared_servers import end_servers, run_folder, shared_address
@@ -134,6 +135,13 @@ def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Secrets that settings were read with stay masked as long as a process lives, also words such as `secret`."""
     monkeypatch.setattr(masking, "_known", set())
     monkeypatch.setattr(masking, "_pattern", None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _databases_of_the_file() -> Iterator[None]:
+    """Drop them last, when what the other fixtures of the file have started has ended."""
+    yield
+    drop_databases()
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,10 @@ class DatabaseServer:
         assert self.child is not None
         return self.child.pid
 
+    @property
+    def running(self) -> bool:
+        return self.child is not None and self.child.poll() is None
+
     def url(self, database: str | None = None, *, port: int | None = None) -> str:
         """``port`` is another one to reach the server by: a proxy's."""
         return f"{self.kind}://{self.user}@{HOST}:{port or self.port}/{database or self.default_database}"

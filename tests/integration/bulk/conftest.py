@@ -18,6 +18,7 @@ from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
+from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
 
 ACTIONS = """
@@ -227,10 +228,7 @@ def write_project(folder: Path, address: str, url: str, schema: str = SCHEMA) ->
 async def bank_project(
     temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
 ) -> tuple[Project, str]:
-    name = f"bank_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres_server.url(), autocommit=True) as administrator:
-        administrator.execute(f"create database {name}")  # pyright: ignore[reportArgumentType,reportCallIssue]
-    url = postgres_server.url(name)
+    url = new_database(postgres_server)
     project = write_project(tmp_path / "project", temporal.address, url)
     await set_up_database(project.settings.connection("bank"))
     return project, url

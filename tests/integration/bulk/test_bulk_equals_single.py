@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from saga_workers.runtime.databases import set_up_database
@@ -19,6 +18,7 @@ from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
+from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.bulk.conftest import Bank
@@ -64,11 +64,8 @@ def write_project(folder: Path, address: str, url: str, seed: int, *, parallel: 
 async def test_bulk_execution_equals_single_execution(
     seed: int, count: int, parallel: bool, temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
 ) -> None:
-    name = f"random_{uuid.uuid4().hex}"
     bulk, single = f"together-{seed}", f"alone-{seed}"  # the other tests share the Temporal server
-    with psycopg.connect(postgres_server.url(), autocommit=True) as administrator:
-        administrator.execute(f"create database {name}".encode())
-    url = postgres_server.url(name)
+    url = new_database(postgres_server)
     project = write_project(tmp_path / "project", temporal.address, url, seed, parallel=parallel)
     await set_up_database(project.settings.connection("bank"))
     async with running_worker(project) as client:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from saga_workers.client import Client
@@ -15,6 +13,7 @@ from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
+from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
 from tests.integration.bulk.conftest import Bank, write_project
 from tests.replay.scenario import EARLY
@@ -31,13 +30,10 @@ steps:
 
 @pytest.mark.slow
 async def test_sagas_that_wait_again_and_again_leave(postgres_server: DatabaseServer, tmp_path: Path) -> None:
-    name = f"bank_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres_server.url(), autocommit=True) as administrator:
-        administrator.execute(f"create database {name}")  # pyright: ignore[reportArgumentType,reportCallIssue]
     server = TemporalServer(tmp_path / "temporal", extra=[EARLY])
     await asyncio.to_thread(server.start)
     try:
-        url = postgres_server.url(name)
+        url = new_database(postgres_server)
         folder = Path(write_project(tmp_path / "project", server.address, url).settings.root)
         (folder / "restless.saga.yaml").write_text(RESTLESS)
         project = Project(load_settings(config=str(folder / "saga.toml")))

@@ -6,10 +6,7 @@ import asyncio
 import itertools
 import time
 from pathlib import Path
-from uuid import uuid4
 
-import psycopg
-import psycopg.sql
 import pytest
 from sqlalchemy import text
 
@@ -19,6 +16,7 @@ from saga_workers.runtime.databases import open_command_engine, set_up_database
 from sagas import Step, action
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import make_project, running_worker
+from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import handle
 
@@ -50,15 +48,12 @@ async def test_two_hundred_sagas_get_one_lock_in_the_order_of_their_arrival(
         await asyncio.sleep(0.001)
         running.remove(step.saga_id)
 
-    name = f"lock_crowd_{uuid4().hex}"
-    with psycopg.connect(postgres_server.url(), autocommit=True) as administrator:
-        administrator.execute(psycopg.sql.SQL("create database {}").format(psycopg.sql.Identifier(name)))
     project = make_project(
         tmp_path / "project",
         {"order": ORDER},
         [work],
         address=temporal.address,
-        connections={"shop": postgres_server.url(name)},
+        connections={"shop": new_database(postgres_server)},
         locks="shop",
     )
     await set_up_database(project.settings.connection("shop"))

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -34,6 +33,7 @@ from sagas.settings import SqlConnection
 from tests.helpers import eager_start
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
+from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.observability.shop import make_shop
@@ -103,10 +103,7 @@ async def give_back() -> None:
 @contextlib.asynccontextmanager
 async def open_shop(temporal: TemporalServer, server: DatabaseServer, folder: Path) -> AsyncIterator[Shop]:
     """A worker, its client, and its own database: the watermark applies to all of its sagas."""
-    name = f"shop_{uuid.uuid4().hex}"
-    with psycopg.connect(server.url(), autocommit=True) as administrator:
-        administrator.execute(f"create database {name}")  # pyright: ignore[reportArgumentType,reportCallIssue]
-    url = server.url(name).replace("postgresql://", "postgresql+psycopg://")
+    url = new_database(server).replace("postgresql://", "postgresql+psycopg://")
     connections = DatabaseConnections([SqlConnection(name="shop", url=url)], pool_size=3)
     await create_tables(connections.engine("shop"))
     project = make_project(

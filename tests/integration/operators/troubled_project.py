@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from psycopg.rows import tuple_row
 from temporalio import workflow
 from temporalio.client import Client as Temporal
@@ -277,26 +276,15 @@ async def running_stack(folder: Path, address: str, url: str) -> AsyncIterator[S
     plugin, ledger_plugin = SagaPlugin(main_project), SagaPlugin(ledger_project)
     grace = {"graceful_shutdown_timeout": timedelta(seconds=1)}
     temporal = await Temporal.connect(address)
-    try:
-        async with (
-            running_worker(main_project, plugin=plugin, grace=timedelta(seconds=1)) as client,
-            running_worker(ledger_project, plugin=ledger_plugin, grace=timedelta(seconds=1)) as ledger,
-            Worker(
-                temporal,
-                task_queue=broken_queue,
-                workflows=[BrokenWorkflow],
-                workflow_runner=UnsandboxedWorkflowRunner(),
-                **grace,  # pyright: ignore[reportArgumentType]
-            ),
-        ):
-            yield Stack(folder, url, client, plugin, ledger, ledger_plugin)
-    finally:
-        roll_back_prepared(url)
-
-
-def roll_back_prepared(url: str) -> None:
-    """End the prepared transactions of this database: they hold back the relays of all databases of the server."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        rows = connection.execute("select gid from pg_prepared_xacts where database = current_database()").fetchall()
-        for (gid,) in rows:
-            connection.execute(sql.SQL("rollback prepared {}").format(gid))
+    async with (
+        running_worker(main_project, plugin=plugin, grace=timedelta(seconds=1)) as client,
+        running_worker(ledger_project, plugin=ledger_plugin, grace=timedelta(seconds=1)) as ledger,
+        Worker(
+            temporal,
+            task_queue=broken_queue,
+            workflows=[BrokenWorkflow],
+            workflow_runner=UnsandboxedWorkflowRunner(),
+            **grace,  # pyright: ignore[reportArgumentType]
+        ),
+    ):
+        yield Stack(folder, url, client, plugin, ledger, ledger_plugin)

@@ -12,12 +12,12 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
-from psycopg import sql
 
 from saga_workers.runtime.databases import set_up_database
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.new_databases import new_database
 
 SCHEMA = """
 create table if not exists orders (order_id bigint primary key, day date not null, product_id int not null,
@@ -244,10 +244,7 @@ async def open_day_close_project(
     """A new project with ten orders on 2026-01-01 and two on the next day. ``ledger``: the URL of a database of its own
     for the rows of Spark steps. ``catalog``: the lines of the catalog, by default one in SQL. ``more`` are lines for
     saga.toml."""
-    database = f"shop_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server.url(), autocommit=True) as connection:
-        connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
-    url = server.url(database)
+    url = new_database(server)
     _write_files(folder, url, temporal_address, outputs, publish)
     if catalog is not None:
         settings = (folder / "saga.toml").read_text().partition("[catalogs.lake]")[0]

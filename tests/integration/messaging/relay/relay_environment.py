@@ -7,7 +7,6 @@ import contextlib
 import json
 import math
 import time
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from sagas.actions.events import Event
 from sagas.settings import KafkaSettings, Settings, SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.new_databases import new_database
 from tests.helpers.processes import RelayProcess
 from tests.helpers.waiting import LIMIT
 
@@ -41,10 +41,8 @@ class OutboxEnvironment:
 
     def __init__(self, server: DatabaseServer, kafka: Broker, folder: Path, **kafka_settings: Any) -> None:
         self.server, self.broker, self.folder = server, kafka, folder
-        self.database = f"w{uuid.uuid4().hex[:12]}"
-        with psycopg.connect(server.url().replace("postgresql://", "postgres://"), autocommit=True) as admin:
-            admin.execute(f"create database {self.database}")  # pyright: ignore[reportArgumentType, reportCallIssue]
-        self.url = server.url(self.database)
+        self.url = new_database(server)
+        self.database = self.url.rpartition("/")[2]
         self.kafka: KafkaSettings = kafka.settings(outbox=DATABASE, **kafka_settings)
         self.settings = Settings(
             root=folder,

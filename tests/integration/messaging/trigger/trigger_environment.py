@@ -32,6 +32,7 @@ from sagas.settings import KafkaSettings
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished, make_project
+from tests.helpers.new_databases import new_database
 from tests.helpers.waiting import until_in_thread
 
 
@@ -187,10 +188,7 @@ class Shop:
 
 
 async def open_shop(server: DatabaseServer) -> Shop:
-    name = f"s{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server.url(), autocommit=True) as admin:
-        admin.execute(f"create database {name}")  # pyright: ignore[reportArgumentType, reportCallIssue]
-    shop = Shop(server.url(name))
+    shop = Shop(new_database(server))
     engine = open_engine("shop", shop.url, 1)
     await create_tables(engine)
     await engine.dispose()

@@ -20,6 +20,7 @@ from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished
+from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
 
 TIMEOUT = "400s"
@@ -160,9 +161,7 @@ class Shop:
         self.folder, self.kafka, self.shown = folder, kafka, ""
         name = f"reconcile_{uuid.uuid4().hex[:12]}"
         self.orders, self.holds = (kafka.create_topic(f"{name}-{topic}") for topic in ("orders", "holds"))
-        with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
-            connection.execute(f"create database {name}".encode())
-        self.url = server.url(name)
+        self.url = new_database(server)
         folder.mkdir()
         for file, text in (
             ("shop.saga.yaml", SHOP),

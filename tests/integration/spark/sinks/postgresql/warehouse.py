@@ -8,7 +8,6 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pyarrow as pa
@@ -17,6 +16,7 @@ from saga_spark.settings import SparkSettings
 from saga_spark.sinks.postgresql.postgresql_sink import PostgreSqlSink
 from saga_spark.sinks.sink import Publication, Published
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.new_databases import new_database
 from tests.integration.spark.staged_outputs import stage
 
 SALES = """
@@ -67,10 +67,7 @@ class Warehouse:
 
 
 def open_warehouse(server: DatabaseServer, folder: Path, ddl: str = SALES) -> Warehouse:
-    name = f"w{uuid4().hex[:12]}"
-    with psycopg.connect(server.url(), autocommit=True) as connection:
-        connection.execute(f"create database {name}")  # pyright: ignore
-    url = server.url(name)
+    url = new_database(server)
     settings = SparkSettings(root=folder, stage=(folder / "stage").as_uri(), connections={"shop": url})
     warehouse = Warehouse(settings, url, PostgreSqlSink(settings))
     warehouse.run(ddl)
