@@ -27,6 +27,7 @@ from sagas.settings import Secret, load_settings
 from sagas.settings.serve import ServeSettings, ServeToken
 from tests.helpers.database_servers import HOST
 from tests.helpers.local_worker import running_worker
+from tests.helpers.waiting import LIMIT
 from tests.integration.bulk.conftest import Bank
 
 
@@ -46,7 +47,7 @@ async def serving(
     async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:
         headers, limits = {"Authorization": "Bearer token"}, httpx.Limits(max_connections=200)
         url = f"http://{HOST}:{server.port}"
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60, limits=limits) as caller:
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=LIMIT, limits=limits) as caller:
             yield caller
     await client.close()
 
@@ -81,7 +82,7 @@ async def test_each_caller_gets_the_outcome_of_its_saga(bank: Bank, monkeypatch:
         async def post(**body: Any) -> httpx.Response:
             return await caller.post("/sagas/withdrawal", json=body)
 
-        bodies = [withdrawal(n, 1000 if n % 10 == 0 else 10, wait="10s") for n in range(1, 61)]
+        bodies = [withdrawal(n, 1000 if n % 10 == 0 else 10, wait="60s") for n in range(1, 61)]
         answers = await asyncio.gather(*(post(**body) for body in bodies))
         assert [answer.status_code for answer in answers] == [200] * 60
         for number, answer in enumerate(answers, 1):
@@ -113,7 +114,7 @@ async def test_each_caller_gets_the_outcome_of_its_saga(bank: Bank, monkeypatch:
 async def test_concurrent_starts_of_one_id_run_one_saga(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     bank.open_accounts(3)
     async with serving(bank.project, monkeypatch) as service, serving(bank.project, monkeypatch) as two:
-        bodies = [withdrawal(1), withdrawal(1), withdrawal(1, 20), withdrawal(2, wait="10s"), withdrawal(2, wait="10s")]
+        bodies = [withdrawal(1), withdrawal(1), withdrawal(1, 20), withdrawal(2, wait="60s"), withdrawal(2, wait="60s")]
         answers = await asyncio.gather(
             *(api.post("/sagas/withdrawal", json=body) for body in bodies for api in (service, two))
         )
@@ -133,7 +134,7 @@ async def test_a_saga_that_left_is_followed(bank: Bank, monkeypatch: pytest.Monk
             return await caller.post("/sagas/waiting", json={"input": {"id": id, "waits": waits}, **fields})
 
         leaving = asyncio.create_task(post("http-1", waits=True, wait="60s"))
-        quick = await post("http-2", waits=False, wait="10s")
+        quick = await post("http-2", waits=False, wait="60s")
         assert quick.json()["outcome"]["state"] == "COMPLETED"
         short = await post("http-3", waits=True, wait="1s")
         assert (short.status_code, short.json()["outcome"]) == (202, None)

@@ -112,7 +112,7 @@ steps:
         done: default(response.json.status, '') == 'booked'
         rejected: default(response.json.status, '') == 'declined'
       result: response.json.id
-    timeout: 5s
+    timeout: 2m
     retry: {max_attempts: 3, initial_interval: 100ms}
     compensate:
       uses: http
@@ -121,7 +121,7 @@ steps:
         method: POST
         path: /refunds
         json: {charge: "${{ step.forward_key }}"}
-        callback: {timeout: TIMEOUT}
+        callback: {timeout: 10m}
   - {id: ship, uses: ship, with: {possible: "${{ input.ship }}"}, pivot: true}
 output: {charge: "${{ steps.charge.result }}"}
 """

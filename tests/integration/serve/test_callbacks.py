@@ -255,7 +255,7 @@ async def test_what_is_sent_in_vain_leaves_no_trace_in_the_history(desk: Desk, b
 
 
 async def test_a_late_callback_counts_for_a_retry(desk: Desk, bank: AcceptingBank) -> None:
-    parking = CHARGE.replace("    timeout: 5s", "    on_failure: park\n    timeout: 5s")
+    parking = CHARGE.replace("    timeout: 2m", "    on_failure: park\n    timeout: 2m")
     async with desk.open("1s", parking) as client:
         saga = await begin(client)
         address = await bank.address()
@@ -266,7 +266,7 @@ async def test_a_late_callback_counts_for_a_retry(desk: Desk, bank: AcceptingBan
 
 
 async def test_a_late_no_is_believed_after_a_retry(desk: Desk, bank: AcceptingBank) -> None:
-    parking = CHARGE.replace("    timeout: 5s", "    on_failure: park\n    timeout: 5s")
+    parking = CHARGE.replace("    timeout: 2m", "    on_failure: park\n    timeout: 2m")
     async with desk.open("1s", parking) as client:
         saga = await begin(client)
         address = await bank.address()

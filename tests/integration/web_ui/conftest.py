@@ -45,8 +45,9 @@ def chromium() -> str:
 @pytest.fixture(scope="package")
 async def browser(chromium: str) -> AsyncIterator[Browser]:
     """One browser for all tests. As root Chromium has to do without its sandbox."""
-    from playwright.async_api import async_playwright
+    from playwright.async_api import async_playwright, expect
 
+    expect.set_options(timeout=TIMEOUT)
     root = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:
         started = await playwright.chromium.launch(executable_path=chromium, args=[*QUIET, *NO_CALLS_HOME, *root])
