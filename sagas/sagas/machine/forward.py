@@ -246,7 +246,7 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     single = retries.is_single_attempt(step)
     had_no_effect = outcome.kind == "failed" and outcome.retryable and retries.machine_repeats(step)
     before = entry.min_attempts
-    is_repeated = outcome.kind == "unknown" and attempts == 1 and retries.is_first_foreign_attempt(step.do, before)
+    is_repeated = outcome.kind == "unknown" and attempts == 1 and retries.is_first_of_more_attempts(step, before)
     _record_attempt(run, entry, outcome, attempts)
     doubted = outcomes.is_doubted(step.do, outcome, entry.outcome)
     if outcome.kind == "done":

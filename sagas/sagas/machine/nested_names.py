@@ -35,7 +35,8 @@ _Scope = Mapping[str, Sequence[Any]]
 def possible_names(run: SagaRun, record: StepRecord, written: Any) -> PossibleNames:
     """Every name that the template may give in this run, as far as its parts are literals, the input or `vars`.
 
-    Conditions are not evaluated: each side of one counts.
+    Conditions are not evaluated: each side of one counts. A template that can give none fails, and then an operator may
+    give any.
     """
     if not isinstance(written, str):
         return _UNKNOWN
@@ -53,7 +54,7 @@ def possible_names(run: SagaRun, record: StepRecord, written: Any) -> PossibleNa
         names = _joined(
             names, _of_node(compile_expression(part.text).node, scope) if is_code else _distinct([part.text])
         )
-    return names
+    return names if names.names else _UNKNOWN
 
 
 def _items(run: SagaRun, step: StepDefinition) -> list[Any] | None:

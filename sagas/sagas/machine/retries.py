@@ -63,9 +63,16 @@ def is_first_foreign_attempt(operation: Operation, min_attempts: int) -> bool:
     return not is_whole and min_attempts == 0 and operation.retry.max_attempts > 1
 
 
+def is_first_of_more_attempts(step: StepDefinition, min_attempts: int) -> bool:
+    """True for a forward call that makes only the first attempt, after which the machine makes the others, also if its
+    outcome is unknown: its participant honours the key.
+    """
+    return not is_single_attempt(step) and is_first_foreign_attempt(step.do, min_attempts)
+
+
 def call_retry(step: StepDefinition, min_attempts: int) -> Retry:
     """The retries the platform makes within one forward call, after ``min_attempts`` earlier attempts."""
-    if is_single_attempt(step) or is_first_foreign_attempt(step.do, min_attempts):
+    if is_single_attempt(step) or is_first_of_more_attempts(step, min_attempts):
         return replace(step.do.retry, max_attempts=1)
     return with_at_least_one_attempt(step.do.retry)
 

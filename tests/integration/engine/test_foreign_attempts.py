@@ -146,6 +146,27 @@ async def test_a_rejection_in_the_first_attempt_is_believed_without_its_number(
     assert outcome == expected
 
 
+@pytest.mark.parametrize("role", ["compensatable", "pivot"])
+async def test_a_participant_without_a_key_is_not_called_again_after_an_unknown_attempt(
+    env: Environment, role: str
+) -> None:
+    queue, worker = f"clinic-{uuid.uuid4()}", Clinic(failures=1, rejects="")
+    definition = clinic(queue, "idempotent: false")
+    if role == "pivot":
+        definition = definition[: definition.index("            compensate:")]
+        definition += "            idempotent: false\n            pivot: true\n"
+    async with env.serving(definition) as client, worker.worker(client.temporal, queue):
+        saga_id = await begin(client, "clinic")
+
+        async def settled() -> Any:
+            story = await client.show(saga_id)
+            return story if story["state"] in ("PARKED", "COMPENSATED") else None
+
+        story = await until(settled)
+    assert story["state"] == {"compensatable": "COMPENSATED", "pivot": "PARKED"}[role]
+    assert (story["steps"][0]["outcome"], worker.calls.count("clinic.book")) == ("unknown", 1)
+
+
 @activity.defn(name="later")
 async def later(argument: dict[str, Any]) -> str:
     if activity.info().attempt == 1 and not LATER:

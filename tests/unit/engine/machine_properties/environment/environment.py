@@ -110,6 +110,8 @@ class Environment:
     def _decide_outcome(self, flight: Flight, outcome: Outcome, at: float) -> CallEnded | None:
         call = flight.call
         limit = 1 if call.at_most_once else call.retry.max_attempts
+        if not call.local and outcome.kind in ("unknown", "rejected") and flight.attempt >= limit:
+            outcome = replace(outcome, attempt=limit)  # Temporal tells of a failed activity that its maximum is reached
         definite = call.guard is not None or call.remembers_rejections or not call.local
         doubted = outcome.kind == "rejected" and not definite and flight.attempt > 1 and not outcome.nothing_before
         hopeless = outcome.kind in ("done", "rejected", "late") or not outcome.retryable

@@ -211,16 +211,20 @@ class _Maker:
 
     def _do(self, id: str, with_: Mapping[str, Any], *, rejects: bool = True) -> Operation:
         kind = self.choices.pick(("guarded", "guarded", "guarded", "keyed", "keyless", "foreign"))
+        retry = self._retry()
+        remembers = kind in ("keyed", "foreign") and self.choices.chance(50)
+        heartbeat, keyless_abroad = self.choices.pick(((None, False), (None, True), (3.0, False)))
+        keyless = kind == "keyless" or (kind == "foreign" and keyless_abroad)
         return Operation(
             uses=f"do.{id}",
             with_=with_,
-            retry=self._retry(),
+            retry=retry,
             connection=HOME if kind == "guarded" else None,
             local=kind != "foreign",
-            idempotent=kind != "keyless",
-            remembers_rejections=kind in ("keyed", "foreign") and self.choices.chance(50),
+            idempotent=not keyless,
+            remembers_rejections=remembers and not keyless,
             task_queue="elsewhere" if kind == "foreign" else None,
-            heartbeat=self.choices.pick((None, None, 3.0)),
+            heartbeat=heartbeat,
             rejects=rejects,
         )
 

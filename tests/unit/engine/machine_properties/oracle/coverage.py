@@ -65,6 +65,8 @@ def _call(ledger: Ledger, call: Call, event: CallEnded) -> set[str]:
     if call.op == "do" and call.guard is None and step.kind != "read":
         keyed = "keyed" if step.do.idempotent else "keyless"
         situations.add(f"{keyed} {outcome.kind}")
+        if not call.local:
+            situations.add(f"foreign {keyed} {outcome.kind}")
     if call.op == "do" and outcome.kind == "late":
         situations.add("late")
     if call.op == "probe" and outcome.kind == "done" and step.probe is not None and step.probe.done is not None:

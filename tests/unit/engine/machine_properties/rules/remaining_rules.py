@@ -23,7 +23,7 @@ def check(remaining: Sequence[RemainingCall], event: MachineEvent, answer: Seque
             case Call(step=step, action=action) if not action.startswith(_OF_THE_ENGINE):
                 named = (step, action) in steps
             case StartSaga(entry=entry, saga=saga):
-                named = (entry.partition("#")[0], saga) in nested
+                named = not nested.isdisjoint((entry.partition("#")[0], name) for name in (saga, None))
             case Notify(uses=uses):
                 named = uses in notified
             case _:
