@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from saga_workers.call_words import call_words
 from sagas.presentation.remaining_steps import done_steps, undone_steps
+from sagas.presentation.unproven_effects import undecided_steps, unproven_steps, unproven_text
 from sagas.presentation.web_ui_text import effect_state
 from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE
 from sagas.protocol.saga_view import ResidueView, SagaView
@@ -43,7 +44,7 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
                 begun.add(command.entry)
                 leaves_rows = True
             case Call(id=id) if (assumed := _assumed_outcome(command, decision)) is not None:
-                words += _record_words(command, decision, names)
+                words += _record_words(command, decision, names, before)
                 commands += machine.next(CallEnded(id=id, outcome=assumed, at=decision.at, attempts=1))
             case Call():
                 call = call_words(command.action, notes.mask.value(command.arguments))
@@ -60,8 +61,28 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
                 words.append(f"the saga ends {command.state}" + (f": {end}" if end else ""))
     after = machine.view()
     words += [f"{names.get(id, id)} waits for the signal {signal}" for id, signal in _waits(after) - _waits(before)]
-    words += _later_steps(after, begun, names, leaves_rows)
+    words += _later_steps(after, begun, names, leaves_rows, _vouched_undo(decision, before, names))
+    words = [*_vouched(decision, before, after, names), *words]
     return words + [_remaining(after, row) for row in after.residue[len(before.residue) :]] + list(notes.warnings)
+
+
+def _vouched(decision: DecisionMade, before: SagaView, after: SagaView, names: Mapping[str, str]) -> Iterator[str]:
+    """Sentences about all that rests on the word of a person alone: the effects if it is wrong, and their remedies."""
+    denied = decision.step if decision.decision == "compensate" else None  # a call in flight may have to end first
+    for step in unproven_steps(after):
+        if after.phase == "backward" or (step.id == denied and step.guarantee != "guarded"):
+            by = "by this decision it" if step.id == decision.step else "it"
+            yield unproven_text(after, step, by=by, name=names.get(step.id))
+    if decision.decision == "done" and decision.step in {step.id for step in undecided_steps(before)}:
+        name = names.get(decision.step, decision.step)
+        yield f"by this decision {name} counts as done: if it has not happened, nothing calls it any more"
+
+
+def _vouched_undo(decision: DecisionMade, before: SagaView, names: Mapping[str, str]) -> str:
+    """A condition: the undo that a person takes as done."""
+    is_undo = any(row.step == decision.step and row.op == "undo" for row in before.parked)
+    name = names.get(decision.step, decision.step)
+    return f" and {name} is undone, as this decision says" if decision.decision == "done" and is_undo else ""
 
 
 def _verb(call: Call, decision: DecisionMade) -> str:
@@ -82,7 +103,9 @@ def _assumed_outcome(call: Call, decision: DecisionMade) -> Outcome | None:
     from sagas.machine.calls import MARK_CONFIRM, MARK_UNDO, SEAL
     from sagas.protocol.outcomes import Outcome
 
-    if call.action == SEAL and decision.decision in ("skip", "retry"):
+    if call.op == "probe" and decision.decision == "compensate" and call.entry == decision.step:
+        return Outcome.done({"probe": "unknown"})
+    if call.action == SEAL and decision.decision in ("skip", "retry", "compensate"):
         return Outcome.done(marker="sealed")
     if call.action in (MARK_UNDO, MARK_CONFIRM):
         return Outcome.done(marker="elsewhere")
@@ -91,13 +114,17 @@ def _assumed_outcome(call: Call, decision: DecisionMade) -> Outcome | None:
     return None
 
 
-def _record_words(call: Call, decision: DecisionMade, names: Mapping[str, str]) -> Iterator[str]:
+def _record_words(call: Call, decision: DecisionMade, names: Mapping[str, str], before: SagaView) -> Iterator[str]:
     from sagas.machine.calls import SEAL
 
     name = names.get(call.entry, call.entry)
     if call.action == SEAL:
-        never = "never will" if decision.decision == "skip" else "is called again"
-        yield f"{name} is sealed in its database: if it has not happened already, it {never}"
+        never = "is called again" if decision.decision == "retry" else "never will"
+        is_pivot = any(step.id == call.entry and step.compensation is None for step in before.steps)
+        if_done = "; if it has, the saga goes forward" if decision.decision == "compensate" and is_pivot else ""
+        yield f"{name} is sealed in its database: if it has not happened already, it {never}{if_done}"
+    elif call.op == "probe":
+        yield f"{name} will be looked for: {call.action}; if it is found, the saga goes forward"
     elif call.action == RECORD_RESULT:
         what = {"undo": "undone", "confirm": "confirmed"}.get(call.op, "done")
         yield f"{name} is recorded as {what} in its database, unless that has another record of it"
@@ -112,7 +139,9 @@ def _waits(view: SagaView) -> set[tuple[str, str]]:
     }
 
 
-def _later_steps(view: SagaView, begun: Collection[str], names: Mapping[str, str], leaves_rows: bool) -> Iterator[str]:
+def _later_steps(
+    view: SagaView, begun: Collection[str], names: Mapping[str, str], leaves_rows: bool, condition: str
+) -> Iterator[str]:
     """The steps that come after the next calls if these succeed, and what an undo does not reach."""
 
     def listed(ids: Collection[str]) -> str:
@@ -139,8 +168,8 @@ def _later_steps(view: SagaView, begun: Collection[str], names: Mapping[str, str
         yield f"these have no undo, and stay as they are: {listed(kept)}"
     if sent:
         yield f"not undone: the notifications that were sent ({join_names(sent, _MAX_STEPS)})"
-    if not (kept or sent or view.residue or leaves_rows):
-        yield "if the undos succeed, nothing that it has done stays"
+    if not (kept or sent or view.residue or leaves_rows or unproven_steps(view)):
+        yield f"if the undos succeed{condition}, nothing that it has done stays"
 
 
 def _remaining(view: SagaView, row: ResidueView) -> str:

@@ -33,6 +33,7 @@ from sagas.presentation.styled_text import (
     to_plain,
     to_rich,
 )
+from sagas.presentation.unproven_effects import unproven_lines
 from sagas.presentation.web_ui_text import residue_text, step_symbol
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import NotificationView, ParkedView, ReasonView, SagaView, StepView
@@ -254,7 +255,7 @@ def _residue(view: SagaView) -> list[Line]:
         if effect.command:
             lines.append([(f"    {GIVEN_BY_THE_RUN}", "dim")])
             lines += [[("    " + line, "cyan")] for line in effect.command.splitlines()]
-    return lines
+    return lines + [[("? ", "bold yellow"), (line, "")] for line in unproven_lines(view)]
 
 
 def _not_done(view: SagaView) -> list[Line]:

@@ -6,6 +6,7 @@ Names, reasons and ids may come from data, so they are escaped.
 from __future__ import annotations
 
 from sagas.definition.model import Definition, StepDefinition
+from sagas.presentation.unproven_effects import unproven_lines
 from sagas.protocol.outcomes import PAUSED
 from sagas.protocol.saga_view import ReasonView, ResidueView, SagaView, StepView
 from sagas.text.markdown import markdown_code, markdown_code_block, markdown_text
@@ -46,6 +47,7 @@ def current_details(view: SagaView) -> str:
             lines += ["", "Decisions of an operator:", "", *markdown_code_block(entry.commands)]
     for entry in view.residue:
         lines += ["", f"✖ **{markdown_text(entry.step)}**: {residue_text(view, entry)}"]
+    lines += [line for text in unproven_lines(view) for line in ("", f"? {markdown_text(text)}")]
     lines += ["", "| state | step | action | undone by |", "|---|---|---|---|"]
     steps = view.steps
     shown = steps if len(steps) <= MAX_ROWS else [*steps[: MAX_ROWS // 2], None, *steps[-MAX_ROWS // 2 :]]

@@ -46,6 +46,9 @@ class DecisionFilter:
         )
 
 
+_MAX_UNPROVEN = 5
+
+
 def resolve(
     words: Annotated[
         list[str],
@@ -180,6 +183,14 @@ def _correction_notes(effects: Sequence[str]) -> list[str]:
     return sorted({effect for effect in effects if NOT_FOLLOWED in effect})
 
 
+def _unproven(effects: Sequence[str]) -> list[str]:
+    """The first consequences that rest on the word of the operator alone."""
+    from sagas.presentation.unproven_effects import COUNTS_AS_ABSENT
+
+    lines = [effect for effect in effects if COUNTS_AS_ABSENT in effect]
+    return lines[:_MAX_UNPROVEN] + ([f"and {len(lines) - _MAX_UNPROVEN} more"] if len(lines) > _MAX_UNPROVEN else [])
+
+
 async def _check_answer(locator: Locator, settings: Settings, saga_id: str, decision: dict[str, Any]) -> None:
     """Raises UsageError if the step's action does not take, or return, what the decision gives."""
     from saga_workers.decision_checks import check_answer
@@ -242,7 +253,7 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
         refused = sum(isinstance(answer, SagaError) for answer in answers)
         but = f", {refused} of which will be refused" if refused else ""
         effects = [effect for answer in answers if isinstance(answer, dict) for effect in answer["next"]]
-        for note in _correction_notes(effects):
+        for note in (*_correction_notes(effects), *_unproven(effects)):
             warn(note)
         confirm(f"`{fields['decision']}` for {len(parked)} parked steps{but}: {several}", yes=yes)
         answers = with_locator(decide_all)

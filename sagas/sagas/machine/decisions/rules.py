@@ -213,7 +213,9 @@ def _missing_evidence(run: SagaRun, decision: DecisionMade, entry: Entry, op: En
         decision.decision == "compensate" and pivot and not step.do.guarded
     )
     if needed and not (decision.evidence or "").strip():
-        return f"`{decision.decision}` for {_describe_operation(entry, op)} needs --evidence, which says how you know"
+        has = "is undone" if op == "undo" else "has happened" if decision.decision == "done" else "has not happened"
+        what = _describe_operation(entry, op)
+        return f"`{decision.decision}` for {what} needs --evidence, which says how you know that {entry.id} {has}"
     return None
 
 

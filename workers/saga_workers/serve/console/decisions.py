@@ -20,7 +20,7 @@ from saga_workers.serve.console.possible_requests import (
     takes_signals,
 )
 from saga_workers.serve.console.previews import DECISION_FIELDS, PreviewedRequest, preview_decision, request_in
-from saga_workers.serve.console.progress import progress_of
+from saga_workers.serve.console.progress import cancel_doubt, progress_of
 from saga_workers.serve.console.request_answers import RequestAnswer
 from saga_workers.serve.console.signal_data import read_parts
 from saga_workers.serve.console.templates import render, saga_path
@@ -178,7 +178,9 @@ class DecisionPages:
         if operation not in possible_requests(view):
             return PreviewedRequest(refusal=f"{view.id} would refuse that now")
         undone = progress_of(view).would_undo if operation in ("cancel", "undo") else ()
-        return PreviewedRequest([f"{names[step]} will be undone" for step in undone])
+        doubt = cancel_doubt(view) if operation == "cancel" else None
+        first, end = ([], "") if doubt is None else ([doubt], ", if it has not")
+        return PreviewedRequest([*first, *(f"{names[step]} will be undone{end}" for step in undone)])
 
 
 def _answer_page(visitor: Visitor, answer: RequestAnswer, status: int = 200) -> Response:

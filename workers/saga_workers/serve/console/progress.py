@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sagas.presentation.remaining_steps import done_steps, undone_steps
+from sagas.presentation.unproven_effects import undecided_steps
 from sagas.protocol.saga_view import SagaView
+from sagas.text.shortening import join_names
+
+_MAX_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,4 +54,15 @@ def _undo_note(view: SagaView) -> str:
         return "It has ended: nothing more is undone."
     if view.phase == "committed":
         return "It is past the point of no return: nothing can be undone any more."
+    if (doubt := cancel_doubt(view)) is not None:
+        return f"If it were cancelled now, {doubt}; if it has not, this is undone, in this order:"
     return "If it were cancelled now, this would be undone, in this order:"
+
+
+def cancel_doubt(view: SagaView) -> str | None:
+    """Why a cancel would only be recorded, as a clause; None if the saga would go back at once."""
+    undecided = [step.name or step.id for step in undecided_steps(view)]
+    if not undecided:
+        return None
+    steps = join_names(undecided, _MAX_NAMES)
+    return f"that is only recorded until it is known whether {steps} took effect: if it has, nothing is undone"

@@ -38,6 +38,7 @@ from sagas.presentation.step_text import (
     undo_span,
 )
 from sagas.presentation.styled_text import error_text, reason_text, to_plain
+from sagas.presentation.unproven_effects import unproven_lines
 from sagas.presentation.web_ui_text import residue_text
 from sagas.protocol.saga_view import SagaView, StepView
 
@@ -92,6 +93,7 @@ class SagaPages:
             parked_rows=rows_table(view),
             outputs={each.step: [to_plain(line) for line in output_lines(each)] for each in view.parked},
             called_with={each.step: parked_arguments(view, each) for each in view.parked},
+            unproven=unproven_lines(view),
             residue=[(row, residue_text(view, row)) for row in view.residue],
         )
         return html_response(200, page)

@@ -70,6 +70,14 @@ REQUEST_MEANINGS: Mapping[str, str] = {
     "undo": "It is completed. What it has done is undone, the last first.",
 }
 
+EVIDENCE_WORDS: Mapping[str, str] = {
+    "compensate do": "what shows that it has not happened",
+    "done do": "what shows that it has happened",
+    "done undo": "what shows that it is undone",
+    "done confirm": "what shows that it is confirmed",
+}
+"""The knowledge that a decision needs, by the decision and its operation."""
+
 ANSWER_WORDS: Mapping[str, str] = {
     "accepted": "The saga has accepted it",
     "recorded": "The saga has recorded it",
