@@ -154,7 +154,9 @@ def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServe
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[DatabaseServer]:
     """One PostgreSQL for all tests of this process: make a database of your own, and never kill it."""
-    with postgres() as server:
+    from tests.helpers.rights_looks import looking_once
+
+    with postgres() as server, looking_once(server):
         yield server
 
 

@@ -29,6 +29,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
+from tests.helpers.rights_looks import looking_always
 from tests.helpers.waiting import until
 
 COUNT = """
@@ -39,6 +40,12 @@ steps:
     with: {connection: shop, run: "update seat set taken = taken + 1"}
     compensate: {uses: sql, with: {connection: shop, run: "update seat set taken = taken - 1"}}
 """
+
+
+@pytest.fixture(autouse=True)
+def every_pool_looks() -> Iterator[None]:
+    with looking_always():
+        yield
 
 
 @dataclass(frozen=True)
