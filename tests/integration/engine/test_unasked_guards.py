@@ -21,6 +21,7 @@ NAME = '"${{ steps.look.result.name }}"'
 CONDITION = READS.replace(f"with: {{value: {NAME}}}", f"if: {NAME}")
 
 
+@pytest.mark.sampled(turns="how")
 @pytest.mark.parametrize("how", ["reset", "resumed"])
 async def test_a_step_that_cannot_be_evaluated_any_more_is_undone(env: Environment, how: str) -> None:
     env.plan["do look"] = [{"name": True}, {"title": "b"}]
@@ -41,6 +42,7 @@ async def test_a_step_that_cannot_be_evaluated_any_more_is_not_left_out(env: Env
         await check_that_it_is_done_and_can_be_undone(env, client, id)
 
 
+@pytest.mark.sampled(turns="how")
 @pytest.mark.parametrize("how", ["reset", "resumed"])
 async def test_a_condition_stands_that_cannot_be_evaluated_any_more(env: Environment, how: str) -> None:
     env.plan["do look"] = [{"name": True}, {"title": "b"}]

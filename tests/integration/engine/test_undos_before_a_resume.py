@@ -78,6 +78,7 @@ async def delete(client: Client, id: str) -> None:
     await until(gone, limit=30.0)
 
 
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_step_without_a_guard_that_was_undone_is_not_called_again(
     env: Environment, tmp_path: Path, step: str

@@ -56,6 +56,7 @@ REPLACED_EARLY = pytest.mark.parametrize("replace", [_reset_without_signals, del
 Replace = Callable[[Client, str], Awaitable[None]]
 
 
+@pytest.mark.sampled(turns="replace")
 @REPLACED_EARLY
 async def test_a_completed_child_ahead_is_undone(env: Environment, replace: Replace) -> None:
     async with env.serving(WAITING_PARENT, CHILD) as client:
@@ -67,6 +68,7 @@ async def test_a_completed_child_ahead_is_undone(env: Environment, replace: Repl
     assert (await env.effects(), env.log()[-3:]) == ([], ["undo y", "undo x", "undo a"])
 
 
+@pytest.mark.sampled(turns="replace")
 @REPLACED_EARLY
 async def test_a_running_child_ahead_is_rolled_back(env: Environment, replace: Replace) -> None:
     async with env.serving(WAITING_PARENT, WAITING_CHILD) as client:
@@ -133,6 +135,7 @@ async def test_a_child_that_was_deleted_while_it_ran_is_undone(env: Environment,
     assert env.log() == ["do a", "do x", "undo x", "undo a"]
 
 
+@pytest.mark.sampled(turns="replace")
 @REPLACED
 async def test_a_child_that_was_deleted_after_its_end_is_undone(env: Environment, replace: Replace) -> None:
     async with env.serving(define_parent(GO), CHILD) as client:

@@ -26,6 +26,7 @@ WAITING_MID = define("mid", nested("inner", "child"), GO)
 WORK = "{id: x, uses: work, compensate: unwork}"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("step", [book("x"), WORK], ids=["guarded", "unguarded"])
 @pytest.mark.parametrize("ends", ["the nested saga runs", "the nested saga has completed"])
 async def test_it_is_started_again_to_undo_them(env: Environment, ends: str, step: str) -> None:

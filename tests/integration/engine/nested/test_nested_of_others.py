@@ -42,6 +42,7 @@ async def lost(client: Client, *ids: str) -> list[str]:
     return [saga.reason for saga in await find_lost(client.locator, client.project.settings, suspects=ids)]
 
 
+@pytest.mark.sampled(turns="take")
 @TAKEN
 async def test_its_nested_saga_parks_at_the_effect_and_leaves_it(env: Environment, take: Take) -> None:
     async with env.serving(PARENT, CHILD) as client:
@@ -71,6 +72,7 @@ async def test_its_nested_saga_parks_at_the_effect_and_leaves_it(env: Environmen
     assert await env.effects() == ["first", "x"]
 
 
+@pytest.mark.sampled(turns="take")
 @TAKEN
 async def test_one_that_still_runs_is_not_taken_over(env: Environment, take: Take) -> None:
     async with env.serving(PARENT, WAITING_CHILD) as client:
@@ -93,6 +95,7 @@ async def test_one_that_still_runs_is_not_taken_over(env: Environment, take: Tak
     assert await env.effects() == []
 
 
+@pytest.mark.sampled(turns="take")
 @TAKEN
 async def test_the_effects_are_named_of_a_parent_without_own_ones(env: Environment, take: Take) -> None:
     parent = define("parent", nested("sub", "mid"), GO)

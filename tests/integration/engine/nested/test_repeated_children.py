@@ -55,6 +55,7 @@ WAITING = define_child(
 )
 
 
+@pytest.mark.sampled(turns="replace")
 @REPLACED
 @pytest.mark.parametrize("ends", ["COMPLETED", "COMPENSATED"])
 async def test_the_end_of_a_child_that_has_completed_is_taken(
@@ -81,6 +82,7 @@ async def test_the_end_of_a_child_that_has_completed_is_taken(
         assert (await env.effects(), env.log()[-3:]) == ([], ["undo y", "undo x", "undo a"])
 
 
+@pytest.mark.sampled(turns="replace")
 @REPLACED
 async def test_a_rejection_in_a_deleted_child_that_is_started_again_is_doubted(
     env: Environment, replace: Callable[[Client, str], Awaitable[None]]
@@ -98,6 +100,7 @@ async def test_a_rejection_in_a_deleted_child_that_is_started_again_is_doubted(
     assert (await env.effects(), env.log()[-3:]) == ([], ["undo y", "undo x", "undo a"])
 
 
+@pytest.mark.sampled(turns="replace")
 @REPLACED
 async def test_a_deleted_child_that_is_started_again_goes_on_with_the_generations_of_its_guards(
     env: Environment, replace: Callable[[Client, str], Awaitable[None]]
