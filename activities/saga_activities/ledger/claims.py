@@ -191,13 +191,14 @@ async def record(engine: AsyncEngine, records: Sequence[RunRecord], *, bulk_id: 
     """
     async with _transaction(engine) as connection:
         await write_rows(connection, await _with_claimed_labels(connection, records))
-        ended = {record.saga_id: record.ended_at for record in records if record.ended_at is not None}
-        ids = list(ended)
-        for start in range(0, len(ids), _AT_ONCE):
-            of_these = among(connection, _CLAIM.saga_id, ids[start : start + _AT_ONCE])
-            await connection.execute(sa.delete(claim_table).where(of_these, _CLAIM.bulk_id == bulk_id))
+        ended = [record for record in records if record.ended_at is not None]
+        for start in range(0, len(ended), _AT_ONCE):
+            part = ended[start : start + _AT_ONCE]
             if bulk_id is None:
-                await _delete_continued(connection, of_these, ended)
+                await _delete_ended(connection, part)
+            else:
+                of_these = among(connection, _CLAIM.saga_id, [record.saga_id for record in part])
+                await connection.execute(sa.delete(claim_table).where(of_these, _CLAIM.bulk_id == bulk_id))
 
 
 async def _with_claimed_labels(connection: AsyncConnection, records: Sequence[RunRecord]) -> Sequence[RunRecord]:
@@ -207,24 +208,34 @@ async def _with_claimed_labels(connection: AsyncConnection, records: Sequence[Ru
 
     def labelled(record: RunRecord) -> RunRecord:
         claim = claims.get(record.saga_id) if record.labels is None else None
-        is_later = claim is not None and claim.claimed_at > record.updated_at  # that of the next generation
-        return record if claim is None or is_later else replace(record, labels=claim.labels)
+        if claim is None or not claim.may_be_of(record):
+            return record
+        is_later = claim.claimed_at > record.updated_at  # that of the next generation
+        return record if is_later else replace(record, labels=claim.labels)
 
     return [labelled(record) for record in records] if claims else records
 
 
-async def _delete_continued(
-    connection: AsyncConnection, of_these: sa.ColumnElement[bool], ended: Mapping[str, datetime]
-) -> None:
-    """Delete the claims of sagas that were continued after their bulk workflow had been terminated.
+async def _delete_ended(connection: AsyncConnection, records: Sequence[RunRecord]) -> None:
+    """Delete the claims of sagas that have ended in workflows of their own; also those that were continued after their
+    bulk workflow had been terminated.
 
-    Not those of a later generation: the row of an earlier one may be written again.
+    Not that of another saga, which a bulk workflow runs under the same id or has let go: it still takes its claim. Nor
+    that of a later generation in a bulk workflow: the row of an earlier one may be written again.
     """
-    columns = (_CLAIM.saga_id, _CLAIM.claimed_at)
-    for row in (await connection.execute(sa.select(*columns).where(of_these))).all():
-        if row.claimed_at <= ended[row.saga_id]:
-            own = sa.and_(_CLAIM.saga_id == row.saga_id, _CLAIM.claimed_at == row.claimed_at)
-            await connection.execute(sa.delete(claim_table).where(own))
+    claims = {claim.saga_id: claim for claim in await claims_of(connection, [record.saga_id for record in records])}
+
+    def is_over(claim: Claim, record: RunRecord) -> bool:
+        if claim.is_single_start:
+            return True  # whoever has the id: the row keeps bulk workflows from it now
+        is_later = record.ended_at is not None and claim.claimed_at > record.ended_at
+        return claim.may_be_of(record) and (claim.bulk_id is None or not is_later)
+
+    pairs = [(claims[record.saga_id], record) for record in records if record.saga_id in claims]
+    own = {(claim.saga_id, claim.claimed_at) for claim, record in pairs if is_over(claim, record)}
+    if own:
+        of_these = sa.tuple_(_CLAIM.saga_id, _CLAIM.claimed_at).in_(sorted(own))
+        await connection.execute(sa.delete(claim_table).where(of_these))
 
 
 async def hand_over(engine: AsyncEngine, saga_ids: Sequence[str], *, bulk_id: str) -> None:
@@ -236,7 +247,8 @@ async def hand_over(engine: AsyncEngine, saga_ids: Sequence[str], *, bulk_id: st
         for start in range(0, len(saga_ids), _AT_ONCE):
             of_these = among(connection, _CLAIM.saga_id, saga_ids[start : start + _AT_ONCE])
             ours = sa.and_(of_these, _CLAIM.bulk_id == bulk_id)
-            await connection.execute(sa.update(claim_table).where(ours).values(bulk_id=None))
+            run_id = sa.func.coalesce(_CLAIM.run_id, "")  # its run may have taken it
+            await connection.execute(sa.update(claim_table).where(ours).values(bulk_id=None, run_id=run_id))
 
 
 async def take(engine: AsyncEngine, saga_id: str, *, claimed_at: datetime, run_id: str) -> bool:
@@ -245,7 +257,8 @@ async def take(engine: AsyncEngine, saga_id: str, *, claimed_at: datetime, run_i
     """
     this = sa.and_(_CLAIM.saga_id == saga_id, _CLAIM.claimed_at == claimed_at)
     async with _transaction(engine) as connection:
-        await connection.execute(sa.update(claim_table).where(this, _CLAIM.run_id.is_(None)).values(run_id=run_id))
+        is_free = sa.func.coalesce(_CLAIM.run_id, "") == ""
+        await connection.execute(sa.update(claim_table).where(this, is_free).values(run_id=run_id))
         taken = (await connection.execute(sa.select(_CLAIM.run_id).where(this))).scalar()
     return taken == run_id
 
@@ -321,7 +334,7 @@ async def claims_of(connection: AsyncConnection, ids: Sequence[str]) -> list[Cla
 
 
 def _to_claim(row: Any) -> Claim:
-    return Claim(row.saga_id, row.bulk_id, row.saga, row.input_digest, row.claimed_at, row.labels or {})
+    return Claim(row.saga_id, row.bulk_id, row.saga, row.input_digest, row.claimed_at, row.labels or {}, row.run_id)
 
 
 async def runs_of(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, EarlierRun]:

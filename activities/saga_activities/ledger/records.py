@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from sagas.protocol.origin import may_equal
 from sagas.protocol.saga_view import SagaView
 
 BATCH_LABEL = "batch"
@@ -87,7 +88,9 @@ class NewClaim:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim as it was read. ``bulk_id`` is None for a saga that was started on its own."""
+    """A claim as it was read. ``bulk_id`` is None for a saga that was started on its own, or has left its bulk
+    workflow; only then it has a ``run_id``: that of the run that has taken the claim, empty before that.
+    """
 
     saga_id: str
     bulk_id: str | None
@@ -95,6 +98,16 @@ class Claim:
     input_digest: str
     claimed_at: datetime
     labels: Mapping[str, str]
+    run_id: str | None = None
+
+    @property
+    def is_single_start(self) -> bool:
+        """True for the claim of a saga that was started on its own."""
+        return self.bulk_id is None and self.run_id is None
+
+    def may_be_of(self, record: RunRecord) -> bool:
+        """Return whether the saga of this record may have made the claim: it has the same name and the same input."""
+        return self.saga == record.saga and may_equal(self.input_digest, record.input_digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,13 +116,14 @@ claim_table = sa.Table(
     "saga_claim",
     ledger_metadata,
     sa.Column("saga_id", short_text(MAX_GUARD_ID), primary_key=True),
-    # The bulk workflow that runs the saga; null: it was started on its own.
+    # The bulk workflow that runs the saga; null: it was started on its own, or has left.
     sa.Column("bulk_id", short_text(255)),
     sa.Column("saga", short_text(255), nullable=False),
     sa.Column("input_digest", short_text(64), nullable=False),
     sa.Column("claimed_at", UtcTime(), nullable=False),
     sa.Column("labels", sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")),
-    # The first run of the workflow in which the saga goes on after it has left its bulk workflow.
+    # The first run of the workflow in which the saga goes on after it has left its bulk workflow; empty as long as that
+    # has not begun.
     sa.Column("run_id", short_text(64)),
     sa.Index("saga_claim_time", "claimed_at"),
     **TABLE_OPTIONS,

@@ -156,6 +156,13 @@ steps:
   - {id: second, uses: bank.note_again, with: {text: "${{ input.text }}"}, compensate: bank.forget}
 """
 
+LOOKING = """
+saga: looking
+input: {type: object, properties: {finds: {type: boolean, default: true}}}
+steps:
+  - {id: look, uses: require, with: {that: "${{ input.finds }}", message: nothing there}}
+"""
+
 _MOVE = 'uses: sql, with: {connection: bank, run: "insert into moved values (:key, :amount)", params: {'
 BRANCHING = f"""
 saga: branching
@@ -211,7 +218,7 @@ class Bank:
 
 def write_project(folder: Path, address: str, url: str, schema: str = SCHEMA) -> Project:
     folder.mkdir(exist_ok=True)
-    for text in (TRANSFER, WITHDRAWAL, WAITING, RESTING, BRANCHING):
+    for text in (TRANSFER, WITHDRAWAL, WAITING, RESTING, LOOKING, BRANCHING):
         (folder / f"{text.split()[1]}.saga.yaml").write_text(text)
     (folder / "actions.py").write_text(ACTIONS)
     (folder / "schema.sql").write_text(schema)

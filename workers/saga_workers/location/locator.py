@@ -23,13 +23,14 @@ from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.run_history import describe_bulk
+from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.saga_runs import describe_saga_run, was_refused
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
-from sagas.protocol.origin import Origin
-from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.origin import Origin, may_equal
+from sagas.protocol.payloads import UNDO_SUFFIX, input_digest
 from sagas.protocol.saga_view import STARTED_AGAIN, SagaView
 from sagas.settings import Settings
 from sagas.settings.signing_keys import SigningKeys
@@ -82,6 +83,8 @@ class Locator:
         run = await describe_saga_run(self.temporal, saga_id)
         if run is not None and run.run.running:
             return Location(saga_id, run)
+        if run is not None and (member := await self._member_beside(run)) is not None:
+            return Location(saga_id, member)
         if run is not None and not run.never_accepted and run.run.ended_from_outside:
             completed = await self._completed_before(run.run)
             if completed is not None:
@@ -199,6 +202,24 @@ class Locator:
         undo = await self._undo(saga_id, row.view.saga, row.started_at)
         counts = undo is not None and (undo.run.running or may_be_undone(row.view.state))
         return Location(saga_id, row, undo if counts else None)
+
+    async def _member_beside(self, described: RunDescription) -> BulkMember | None:
+        """The saga that an open bulk workflow runs under the id of this closed run, which is of another saga, or has
+        another input.
+        """
+        if workflow_id_problem(described.run.id) is not None:
+            return None  # no claim has such an id, and a database may not even read it
+        claim = None
+        with contextlib.suppress(LedgerUnavailable):  # Temporal knows the run
+            claim = await self.ledger.bulk_claim(described.run.id)
+        if claim is None:
+            return None
+        if described.run.workflow_type == claim.saga:
+            digest = input_digest(await first_input(self.temporal, described))
+            if may_equal(claim.input_digest, digest):
+                return None
+        [member] = await self.members([claim])
+        return member if member.open else None
 
     async def _completed_before(self, run: RunInfo) -> Location | None:
         """The location of a saga that had completed before this run under its id, which has done nothing, was started
