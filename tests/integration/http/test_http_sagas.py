@@ -126,6 +126,7 @@ async def test_a_status_that_no_list_names_says_which_list_would_end_the_retries
     """The participant repeats a sensitive value at the place where its answer is cut."""
     account = "h-" + "1" * 300
     secret = PAY.replace("  required:", "  properties: {account: {type: string, x-sensitive: true}}\n  required:")
+    secret = secret.replace("    timeout: 2s\n", "    timeout: 2s\n    settle: 1s\n")
     body = {"error": "no such account", "account": account, "help": "call the bank"}
     server.faults({}, *[{"status": 404, "body": body}] * 4, {"status": 404})
     story = await pay(temporal, server, tmp_path, secret, account=account)
