@@ -107,11 +107,13 @@ def _decimal_texts(number: Decimal) -> tuple[str, ...]:
 
 
 def sensitive_values(schema: Any, value: Any) -> frozenset[str]:
-    """The `x-sensitive` values inside ``value`` as texts, however short."""
+    """The `x-sensitive` values inside ``value`` as texts, however short. An empty text is nobody's secret: it stands in
+    many places by itself.
+    """
     sensitivity = _sensitivity(schema)
     texts: set[str] = set()
     _add_sensitive(texts, value, sensitivity.mask(value), sensitivity.declared)
-    return frozenset(texts)
+    return frozenset(texts - {""})
 
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(E[+-]\d+)?", re.ASCII)

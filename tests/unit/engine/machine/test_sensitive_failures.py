@@ -43,6 +43,12 @@ def test_sensitive_values_are_hidden(value: Any, message: str, shown: str) -> No
     assert mask_texts(message, searched_texts(sensitive_values(SCHEMA, value))) == shown
 
 
+@pytest.mark.parametrize("value", [{"card": ""}, {"owner": {"name": "", "age": ""}}, {"pins": ["", ""]}])
+def test_an_empty_text_masks_no_other_empty_text(value: Any) -> None:
+    shown = {"reason": "", "labels": {"customer": ""}, "": 1}
+    assert SensitiveMask(sensitive_values(SCHEMA, {**value, "note": ""})).value(shown) == shown
+
+
 def test_details_and_the_reason_of_parking_are_hidden_too() -> None:
     failure = Failure("X", "4111-x", {"statement": "4111-x", "rows": [{"card": "4111-x"}]})
     failed = mask_failure(Outcome("failed", failure=failure, park_reason="4111-x changed"), ("4111-x",))
