@@ -54,6 +54,27 @@ async def test_each_mistake_prints_one_line(
     assert answer.out == ""
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("list",),
+        ("cancel", "--yes"),
+        ("pause", "--yes"),
+        ("resume", "--yes"),
+        ("resolve", "a", "retry", "--reason", "x", "--yes"),
+    ],
+    ids=lambda command: command[0],
+)
+async def test_a_filter_with_an_unknown_attribute_is_told_as_that(
+    cli_without_worker: CommandLine, command: tuple[str, ...]
+) -> None:
+    for attribute in ("Nonsense", "Saga", "SagaStat"):
+        answer = await cli_without_worker.saga(*command, "--where", f"{attribute} = 'trip'")
+        assert answer.code == 2
+        assert "Temporal rejects the filter" in answer.err, answer.err
+        assert attribute in answer.err
+
+
 async def test_a_long_filter_is_shortened(cli_without_worker: CommandLine) -> None:
     names = ", ".join(f"'order-{number}'" for number in range(2_000))
     for where in (f"WorkflowId IN ({names}", f"Wrong IN ({names})"):

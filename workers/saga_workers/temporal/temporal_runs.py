@@ -7,6 +7,7 @@ paused run counts as running here, with ``paused`` set.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from temporalio.converter import DataConverter, decode_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.temporal.payload_codec import EncryptingCodec, decrypted, missing_key_id
+from saga_workers.temporal.search_attributes import SEARCH_ATTRIBUTES
 from saga_workers.temporal.server_time import ServerTime
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
@@ -182,10 +184,14 @@ async def namespace_retention(temporal: Temporal) -> float:
     return float(answer.config.workflow_execution_retention_ttl.ToSeconds())
 
 
+_ATTRIBUTE = re.compile(r"search attribute:? ['\"`]?(\w+)")
+"""The attribute that Temporal does not know, in its message; one of a filter of the user may have any name."""
+
+
 def _query_error(error: RPCError, query: str) -> Exception:
     if error.status is not RPCStatusCode.INVALID_ARGUMENT:
         return error
-    if "search attribute" in error.message and "Saga" in error.message:
+    if not SEARCH_ATTRIBUTES.keys().isdisjoint(_ATTRIBUTE.findall(error.message)):
         return UsageError("the namespace lacks the search attributes of sagas", help="saga setup    creates them")
     return UsageError(
         f"Temporal rejects the filter {shorten_middle(query, _SHOWN)!r}: {shorten_middle(error.message, _SHOWN)}",
