@@ -19,7 +19,9 @@ from sagas.text.bounded_files import read_bounded
 
 
 class Project:
-    """Reads a project's files once; every property raises UsageError if that fails."""
+    """Reads a project's files once, unless :meth:`read_again` is called; every property raises UsageError if that
+    fails.
+    """
 
     def __init__(
         self, settings: Settings, actions: Actions | None = None, message_handlers: MessageHandlers | None = None
@@ -67,6 +69,18 @@ class Project:
         """Return whether the files of the definitions are others now than those that were read."""
         _ = self._all_definitions
         return self._file_versions() != self._read_versions
+
+    def read_again(self) -> None:
+        """Read the definitions again if their files have changed, with the actions and settings as they are.
+
+        A definition that is gone, or has errors now, stays as it was. Raises UsageError or OSError.
+        """
+        if not self.has_changed():
+            return
+        latest = Project(self.settings, self.actions, self.message_handlers)
+        definitions, diagnostics = latest._all_definitions
+        self._read_versions = latest._read_versions
+        self.__dict__["_all_definitions"] = {**self.definitions, **definitions}, diagnostics
 
     def _file_versions(self) -> dict[Path, FileVersion | None]:
         return {path: _file_version(path) for path in find_definition_files(self._folders)}

@@ -119,11 +119,13 @@ class Client:
         return SagaHandle(started.id, started.run_id, started.started, link, self, started.source)
 
     async def starter(self, saga: str) -> SagaStarter:
-        """A starter for many sagas of one definition, cached. Raises UsageError if the saga is unknown."""
-        starter = self._starters.get(saga)
-        if starter is None:
+        """A starter for many sagas of one definition, cached until the project has read another one.
+
+        Raises UsageError if the saga is unknown.
+        """
+        starter, definition = self._starters.get(saga), self.project.definition(saga)
+        if starter is None or starter.definition.digest != definition.digest:
             settings = self.project.settings
-            definition = self.project.definition(saga)
             attributes = await self.search_attributes()
             queue = settings.temporal.task_queue
             starter = SagaStarter(

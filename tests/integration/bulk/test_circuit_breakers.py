@@ -121,7 +121,7 @@ async def test_the_metric_has_the_state_of_each(bank: Bank) -> None:
     async def read() -> dict[str, circuit_breakers.BreakerState]:
         return {"crm": "half_open"}
 
-    gauges = SagaGauges(bank.client.temporal, [], breakers=read)
+    gauges = SagaGauges(bank.client.temporal, dict, breakers=read)
     await gauges.refresh()
     [metric] = [metric for metric in gauges.collect() if metric.name == "saga_circuit_breaker"]
     states = {sample.labels["state"]: sample.value for sample in metric.samples}

@@ -130,7 +130,7 @@ async def test_the_metric_has_each_pause(bank: Bank) -> None:
     async def read() -> list[StandingPause]:
         return pauses
 
-    gauges = SagaGauges(bank.client.temporal, [], read)
+    gauges = SagaGauges(bank.client.temporal, dict, read)
     await gauges.refresh()
     [metric] = [metric for metric in gauges.collect() if metric.name == "saga_paused"]
     assert [(sample.labels, sample.value) for sample in metric.samples] == [({"kind": "connection", "name": "bank"}, 1)]

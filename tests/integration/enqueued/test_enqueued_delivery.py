@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from saga_activities.connections import open_engine
 from sagas import enqueue, enqueue_signal
 from sagas.errors import UsageError
+from sagas.project import Project
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
@@ -183,6 +184,33 @@ async def test_a_signal_that_no_wait_takes_is_refused(shop: Shop) -> None:
     reasons = [reason for _, _, reason in await shop.rows()]
     assert "has no `wait` for the signal payed" in str(reasons[0])
     assert reasons[1] == f"{shop.mark} is a saga checkout, not order"
+
+
+async def test_a_saga_whose_definition_is_new_or_deleted_is_started_and_signalled(shop: Shop) -> None:
+    """The relay has read the definitions at its start; a run outlives its file."""
+    row = "insert into saga_enqueued (saga, saga_id, signal_name, input) values (:saga, :id, :signal, :input)"
+    later, gone = shop.folder / "later.saga.yaml", shop.folder / "checkout.saga.yaml"
+    async with running_worker(shop.project), shop.relay():
+        await shop.sql(row, saga="checkout", id=shop.mark, signal=None, input='{"product": "fig"}')
+        await until(shop.is_empty)
+        later.write_text(gone.read_text().replace("saga: checkout", "saga: later"))
+        await shop.sql(row, saga="later", id=f"{shop.mark}-2", signal=None, input='{"product": "fig"}')
+        await shop.sql(row, saga=None, id=f"{shop.mark}-2", signal="paid", input='{"sum": 7}')
+        await until(shop.is_empty)
+        assert (await finished(shop.client, f"{shop.mark}-2"))["state"] == "COMPLETED"
+        gone.unlink()
+        later.unlink()
+    async with running_worker(Project(shop.project.settings)), shop.relay():
+        await shop.sql(row, saga=None, id=shop.mark, signal="payed", input="{}")
+        await shop.sql(row, saga=None, id=shop.mark, signal="paid", input='{"sum": 7}')
+
+        async def only_the_wrong_one() -> bool:
+            return [status for status, _, _ in await shop.rows()] == ["REFUSED"]
+
+        await until(only_the_wrong_one)
+        assert (await finished(shop.client, shop.mark))["state"] == "COMPLETED"
+    [(_, _, reason)] = await shop.rows()
+    assert "checkout has no `wait` for the signal payed" in str(reason)
 
 
 async def test_a_workflow_that_is_no_saga_of_the_project_gets_no_signal(shop: Shop) -> None:

@@ -145,7 +145,7 @@ async def test_a_run_taken_over_is_counted_once(shop: Shop) -> None:
 
 async def test_parked_since_is_when_it_parked(shop: Shop) -> None:
     story = await shop.run("glued", 1)
-    standing = SagaGauges(shop.client.temporal, shop.project.definitions.values())
+    standing = SagaGauges(shop.client.temporal, lambda: shop.project.definitions)
     handle = shop.client.temporal.get_workflow_handle(story["id"])
     described = await handle.describe()
     output = datetime.fromisoformat(story["parked"][0]["since"]).timestamp()
@@ -156,7 +156,7 @@ def test_the_page_lists_exactly_the_existing_metrics() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(saga_[a-z_]+)", page, flags=re.MULTILINE))
     nothing: Any = None  # what is not refreshed reads nothing
-    standing, open_effects = SagaGauges(nothing, []), OpenEffects(nothing, Settings())
+    standing, open_effects = SagaGauges(nothing, dict), OpenEffects(nothing, Settings())
     gauges = (standing, open_effects, LockGauges("shop", nothing), PollerGauges(nothing, [], "sagas"))
     gauges = (*gauges, PreparedGauges({}))
     counted = {_exposed(metric.name, metric.type) for metric in WorkerMetrics().collect()}

@@ -17,6 +17,7 @@ from saga_workers.client import Client
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
+from saga_workers.serve.project_sagas import ProjectSagas
 from sagas import Rejected, Step, action
 from sagas.project import Project
 from sagas.settings import HttpService
@@ -143,6 +144,7 @@ class CallbackProject:
         monkeypatch.setenv("SERVE_TOKEN", "a-token-that-nobody-guesses")
         settings = self.project.settings
         keys = settings.signing_keys()
-        api = SagaApi(client.locator, Callers(settings), None, settings=settings.serve, keys=keys)
+        sagas = ProjectSagas(client.project, client.locator)
+        api = SagaApi(client.locator, Callers(settings), None, sagas=sagas, settings=settings.serve, keys=keys)
         async with HttpServer(f"{HOST}:{self.port}", api.app, option="--listen", description="the API"):
             yield

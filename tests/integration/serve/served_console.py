@@ -103,13 +103,13 @@ async def serving(client: Client, *, console: bool = True) -> AsyncIterator[str]
     }
     settings = client.project.settings.model_copy(update={"serve": ServeSettings(tokens=tokens, console=console)})
     project = Project(settings, client.project.actions)
-    served = frozenset(project.definitions)
+    served = ProjectSagas(project, client.locator)
     api = SagaApi(
         client.locator,
         Callers(settings),
         sagas=served,
         settings=settings.serve,
-        operations=Operations(client.locator, project, ProjectSagas(served)),
+        operations=Operations(client.locator, project, served),
         project=project,
     )
     async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:

@@ -61,7 +61,7 @@ async def test_a_claimed_park_makes_no_series(shop: Shop) -> None:
             )
             for workflow_type in (type, "own")
         ]
-        gauges = SagaGauges(client.temporal, shop.project.definitions.values())
+        gauges = SagaGauges(client.temporal, lambda: shop.project.definitions)
 
         async def counted() -> bool:
             await gauges._query_all()

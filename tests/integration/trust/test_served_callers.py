@@ -19,6 +19,7 @@ from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve import api_tokens, request_body
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers, FailedTokens
+from saga_workers.serve.project_sagas import ProjectSagas
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.project import Project
 from sagas.settings.secrets import Secret
@@ -41,7 +42,8 @@ async def serving(shop: Shop, client: Client, monkeypatch: pytest.MonkeyPatch) -
     settings = shop.project.settings.model_copy(update={"serve": serve})
     project = Project(settings, shop.project.actions)
     own = Client(client.temporal, project)
-    api = SagaApi(own.locator, Callers(settings), own, sagas=project.definitions, settings=settings.serve)
+    sagas = ProjectSagas(project, own.locator)
+    api = SagaApi(own.locator, Callers(settings), own, sagas=sagas, settings=settings.serve)
     async with (
         HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server,
         httpx.AsyncClient(base_url=f"http://{HOST}:{server.port}", timeout=LIMIT) as caller,

@@ -44,8 +44,8 @@ async def console_address(shop: Shop) -> AsyncIterator[str]:
         serve = ServeSettings(tokens={"ada": ada}, console=True)
         settings = shop.client.project.settings.model_copy(update={"serve": serve})
         project = Project(settings, shop.client.project.actions)
-        served = frozenset(project.definitions)
-        operations = Operations(shop.client.locator, project, ProjectSagas(served))
+        served = ProjectSagas(project, shop.client.locator)
+        operations = Operations(shop.client.locator, project, served)
         api = SagaApi(
             shop.client.locator,
             Callers(settings),

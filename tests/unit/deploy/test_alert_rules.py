@@ -39,7 +39,7 @@ def known() -> dict[str, Metric]:
     client: Any = None  # nothing is asked
     engine: Any = None
     enqueued = EnqueuedMetrics({"shop": EnqueuedTable(create_async_engine("sqlite+aiosqlite://"))})
-    gauges = (SagaGauges(client, []), OpenEffects(client, Settings(root=ROOT)))
+    gauges = (SagaGauges(client, dict), OpenEffects(client, Settings(root=ROOT)))
     gauges = (*gauges, LockGauges("shop", engine), PollerGauges(client, [], "sagas"), PreparedGauges({}))
     registry = CollectorRegistry()
     requests_counter(registry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from html import unescape
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,6 @@ from saga_workers.serve.console.sign_in import next_page
 from saga_workers.serve.console.templates import render
 from saga_workers.serve.console.visitors import Visitor
 from saga_workers.serve.limits import MAX_SESSIONS_OF_TOKEN, SESSION_SECONDS
-from saga_workers.serve.project_sagas import ProjectSagas
 from saga_workers.views.parked import ParkedList, ParkedRow
 from saga_workers.views.saga_counts import SagaCounts
 from sagas.protocol.batch_record import BatchRecord
@@ -123,9 +123,12 @@ def served_project() -> Any:
     async def nothing() -> list[Any]:
         return []
 
+    async def all_of(sagas: Iterable[tuple[str, str]]) -> set[str]:
+        return {saga_id for _, saga_id in sagas}
+
     locator = SimpleNamespace(temporal=None, ledger=SimpleNamespace(pauses=nothing, open_breakers=nothing))
     locator.within_temporal = lambda: locator
-    return SimpleNamespace(locator=locator, task_queue="shop", project=None, shown=ProjectSagas({"order"}))
+    return SimpleNamespace(locator=locator, task_queue="shop", project=None, shown=SimpleNamespace(among=all_of))
 
 
 @pytest.mark.parametrize(("workers", "warns"), [(0, True), (2, False), (None, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,8 @@ from saga_workers.client import Client
 from saga_workers.enqueued.enqueued_table import EnqueuedRow
 from saga_workers.interventions import check_signal
 from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.location.location import Location
+from saga_workers.runtime.current_definitions import CurrentDefinitions
 from saga_workers.signals.signal_delivery import Signal, SignalDelivery
 from saga_workers.start.existing_sagas import AlreadyEnded
 from saga_workers.start.saga_starter import SagaStarter
@@ -27,6 +30,7 @@ from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import NoAnswer, RunInfo
 from sagas.bulk.batchable import why_not_shared
 from sagas.definition.model import Definition
+from sagas.definition.saga_ids import SAGA_NAME
 from sagas.errors import SagaError, UsageError
 from sagas.expressions.work_budget import TooComplex
 from sagas.input_limits import MAX_SAGA_ID_BYTES
@@ -61,6 +65,7 @@ class RowDelivery:
 
     def __init__(self, connection: str, project: Project, connect: Callable[[], Awaitable[Client]]) -> None:
         self._connection, self._project, self._connect = connection, project, connect
+        self._current = CurrentDefinitions(project)
         self._allowed = project.settings.enqueue.sagas.get(connection)
         self._connecting = asyncio.Lock()
         self._client: Client | None = None
@@ -98,7 +103,7 @@ class RowDelivery:
             return self._client
 
     async def _start(self, client: Client, row: EnqueuedRow) -> Outcome:
-        definition = self._definition(row.saga)
+        definition = await self._definition(row.saga)
         try:
             starter = await client.starter(definition.saga)
         except UsageError as error:  # of the settings: no row is to blame
@@ -147,7 +152,7 @@ class RowDelivery:
     async def _signal(self, client: Client, row: EnqueuedRow, name: str) -> Outcome:
         assert row.saga_id is not None
         if row.saga is not None:
-            self._definition(row.saga)
+            await self._definition(row.saga)
         if self._signals is None:
             self._signals = SignalDelivery(client.locator, self._project.settings.kafka.max_signals)
         text = row.input
@@ -166,32 +171,43 @@ class RowDelivery:
             name = printable_line(shorten(saga or ""))
             raise RowRefused(f"[enqueue.sagas] of saga.toml does not name {name!r} for {self._connection}")
 
-    def _check_located(self, saga_id: str, saga: str | None) -> None:
-        """Refuse a signal to anything but a saga of the project: a namespace also has other workflows."""
+    async def _check_located(self, saga_id: str, location: Location) -> None:
+        """Refuse a signal to anything but a saga of the project: a namespace also has other workflows.
+
+        A run outlives a definition that was deleted, or that this process cannot use; then its task queue tells.
+        """
+        saga = location.saga
         self._check_saga(saga)
-        if saga not in self._project.definitions:
+        if await self._known(saga) is not None:
+            return
+        is_saga = saga is not None and re.fullmatch(SAGA_NAME, saga) is not None
+        if not is_saga or not location.is_on(self._project.settings.temporal.task_queue):
             raise RowRefused(f"{printable_line(saga_id)} is not a saga of this project")
 
     async def _check_name(self, client: Client, name: str, run: RunInfo) -> None:
         """Refuse a signal that no `wait` of the run takes: it would be lost without a trace."""
         definition = self._project.definitions.get(run.workflow_type)
-        try:
-            if definition is not None:
-                check_signal(definition, name)
-        except UsageError as error:
-            # The run may have been started with another version.
-            started_with = await read_definition(client.temporal, run, self._project.settings)
-            if started_with is None:
-                raise DeliveryUnavailable(f"no worker says whether {run.id} has a wait for the signal") from error
-            try:
-                check_signal(started_with, name)
-            except UsageError as refusal:
-                raise RowRefused(refusal.message) from refusal
+        if definition is not None and _signal_problem(definition, name) is None:
+            return
+        # The run may have been started with another version.
+        started_with = await read_definition(client.temporal, run, self._project.settings)
+        if started_with is None:
+            raise DeliveryUnavailable(f"no worker says whether {run.id} has a wait for the signal")
+        if (problem := _signal_problem(started_with, name)) is not None:
+            raise RowRefused(problem)
 
-    def _definition(self, saga: str | None) -> Definition:
-        definition = self._project.definitions.get(saga or "")
+    async def _known(self, saga: str | None) -> Definition | None:
+        """The definition of a saga as the files have it now; None if there is none that this process can use."""
+        name = saga or ""
+        return (await self._current.read()).get(name) or (await self._current.read_now()).get(name)
+
+    async def _definition(self, saga: str | None) -> Definition:
+        definition = await self._known(saga)
         if definition is None:
-            raise RowRefused(f"the project has no saga {printable_line(shorten(saga or ''))!r}")
+            raise RowRefused(
+                f"the project has no saga {printable_line(shorten(saga or ''))!r} that this process can use; after new "
+                "actions or settings restart it, then retry the row"
+            )
         return definition
 
     async def _read(self, row: EnqueuedRow, call: Callable[[], T]) -> T:
@@ -200,6 +216,15 @@ class RowDelivery:
             return await INPUT_CHECKS.run(call, caller=("enqueued", self._connection), size=row.size)
         except TooComplex as error:
             raise RowRefused(error.message) from None
+
+
+def _signal_problem(definition: Definition, name: str) -> str | None:
+    """Why no `wait` takes a signal of this name; None if one does."""
+    try:
+        check_signal(definition, name)
+    except UsageError as error:
+        return error.message
+    return None
 
 
 def _request(starter: SagaStarter, text: str | None) -> StartRequest:

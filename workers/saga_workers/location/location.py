@@ -108,6 +108,13 @@ class Location:
             case _:
                 return self.home.started_at
 
+    def is_on(self, task_queue: str) -> bool:
+        """True if its run is on this task queue. What only the claims or the ledger of a project know is of that."""
+        run = self.run or self.undo
+        if self.member is not None:
+            return self.member.bulk is None or self.member.bulk.run.task_queue == task_queue
+        return self.row is not None or (run is not None and run.run.task_queue == task_queue)
+
     @property
     def open_run(self) -> RunDescription | None:
         """The open run that takes the saga's requests: its own, or that of its undo."""

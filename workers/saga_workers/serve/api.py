@@ -5,7 +5,7 @@ The console, which is for people, is beside it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter
 from starlette.middleware import Middleware
@@ -51,7 +51,7 @@ class SagaApi:
         callers: Callers,
         client: Client | None = None,
         *,
-        sagas: Collection[str] = (),
+        sagas: ProjectSagas,
         settings: ServeSettings,
         operations: Operations | None = None,
         keys: SigningKeys | None = None,
@@ -61,9 +61,8 @@ class SagaApi:
     ) -> None:
         self.requests = requests_counter(CollectorRegistry())
         admission = Admission(max_waiting=settings.max_waiting)
-        shown = ProjectSagas(sagas)
-        reads = ReadEndpoint(locator, client, shown, admission, has_codec=codec is not None)
-        starts = StartEndpoint(locator, client, settings, admission)
+        reads = ReadEndpoint(locator, client, sagas, admission, has_codec=codec is not None)
+        starts = StartEndpoint(locator, client, sagas, settings, admission)
         callbacks = CallbackReceiver(locator.temporal, keys or SigningKeys(), callers, admission)
         routes = [
             Route("/sagas/{id}", reads.show_outcome),
@@ -76,7 +75,7 @@ class SagaApi:
             operate = OperateEndpoint(operations, admission, settings.max_body_bytes)
             routes += [Route(path, operate.answering(name), methods=["POST"]) for name, path in OPERATION_PATHS.items()]
         if settings.console and project is not None:
-            routes += console_routes(ConsoleProject(locator, project, shown), callers, admission, operations)
+            routes += console_routes(ConsoleProject(locator, project, sagas), callers, admission, operations)
         else:
             routes += routes_without_console()
         max_body_bytes = settings.max_body_bytes

@@ -86,10 +86,7 @@ class Operations:
 
     async def _known_view(self, saga_id: str) -> SagaView:
         try:
-            view = await read_view(self._locator, saga_id, timeout=QUERY_TIMEOUT)
-            if self._sagas.include(view.saga):
-                return view
-            raise await self._locator.unknown_saga(saga_id)
+            return await self._sagas.require(await read_view(self._locator, saga_id, timeout=QUERY_TIMEOUT))
         except UsageError as error:
             raise UnknownSaga(error.message) from None
 

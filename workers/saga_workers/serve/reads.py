@@ -54,9 +54,7 @@ class ReadEndpoint:
             return error_response(404, problem)
         try:
             async with self._admission.request():
-                view = await read_view(self._locator, saga_id, timeout=QUERY_TIMEOUT)
-                if not self._sagas.include(view.saga):
-                    raise await self._locator.unknown_saga(saga_id)
+                view = await self._sagas.require(await read_view(self._locator, saga_id, timeout=QUERY_TIMEOUT))
         except UsageError as error:
             return error_response(404, error.message)
         except LedgerUnavailable as error:
@@ -67,5 +65,5 @@ class ReadEndpoint:
 
     async def show_openapi(self, request: Request) -> Response:
         caller: Caller = request.state.caller
-        definitions = {} if self._client is None else self._client.project.definitions
+        definitions = {} if self._client is None else await self._sagas.definitions()
         return json_response(200, openapi_document(definitions, caller.scopes, has_codec=self._has_codec))

@@ -40,11 +40,12 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
     temporal = await connect(settings)
     project = Project(settings)
     client = Client(temporal, project) if callers.may_start else None
-    sagas = await asyncio.to_thread(lambda: frozenset(project.definitions))
+    await asyncio.to_thread(lambda: project.definitions)
     async with AsyncExitStack() as stack:
         locator = await stack.enter_async_context(using_locator(temporal, settings))
         if client is not None:
             stack.push_async_callback(client.close)
+        sagas = ProjectSagas(project, locator)
         keys = settings.signing_keys(create=False)
         api = SagaApi(
             locator,
@@ -52,7 +53,7 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
             client,
             sagas=sagas,
             settings=settings.serve,
-            operations=Operations(locator, project, ProjectSagas(sagas)) if callers.may_operate else None,
+            operations=Operations(locator, project, sagas) if callers.may_operate else None,
             keys=keys,
             codec=payload_codec(settings),
             origins=allowed_origins(settings),

@@ -22,6 +22,7 @@ from saga_workers.serve.admission import Admission
 from saga_workers.serve.api_tokens import Caller
 from saga_workers.serve.error_responses import bad_request, ledger_is_down, temporal_is_down
 from saga_workers.serve.limits import QUERY_TIMEOUT
+from saga_workers.serve.project_sagas import ProjectSagas
 from saga_workers.serve.public_outcome import public_outcome
 from saga_workers.serve.request_body import BadRequest, checked_in_time, longest_body, read_body
 from saga_workers.serve.shared_outcomes import SharedOutcomes
@@ -45,9 +46,17 @@ class StartEndpoint:
     workflow.
     """
 
-    def __init__(self, locator: Locator, client: Client | None, settings: ServeSettings, admission: Admission) -> None:
+    def __init__(
+        self,
+        locator: Locator,
+        client: Client | None,
+        sagas: ProjectSagas,
+        settings: ServeSettings,
+        admission: Admission,
+    ) -> None:
         self._locator = locator
         self._client = client
+        self._sagas = sagas
         self._bulk_wait = settings.bulk_wait
         self._max_body_bytes = settings.max_body_bytes
         self._admission = admission
@@ -57,7 +66,7 @@ class StartEndpoint:
     async def answer(self, request: Request) -> Response:
         caller: Caller = request.state.caller
         name = unquote(request.path_params["name"])
-        if self._client is None or name not in self._client.project.definitions:
+        if self._client is None or not await self._sagas.define(name):
             return error_response(404, "there is no such saga in this project")
         if not caller.starts.take():
             return error_response(429, "too many starts with this token; try again", {"Retry-After": "1"})

@@ -52,10 +52,10 @@ class SignalDelivery:
         signal: Signal,
         saga: str | None,
         check: Callable[[RunInfo], Awaitable[None]] | None = None,
-        check_saga: Callable[[str | None], None] | None = None,
+        check_saga: Callable[[Location], Awaitable[None]] | None = None,
     ) -> bool:
         """Send a signal; False if the saga had received it, and has ended. ``saga``: the name it must have. ``check``
-        may refuse the run that is about to get it, and ``check_saga`` the name of the saga before anything is done.
+        may refuse the run that is about to get it, and ``check_saga`` the saga before anything is done.
 
         Raises SignalRefused if no saga will ever take it, SagaNotFound, and LedgerUnavailable, NoAnswer or RPCError.
         """
@@ -70,7 +70,7 @@ class SignalDelivery:
             raise SignalRefused(error.message) from None
         location = await locator.locate(saga_id)
         if check_saga is not None and location.kind != "unknown":
-            check_saga(location.saga)
+            await check_saga(location)
         if location.member is not None and location.open_run is None:
             location = await leave_bulk_workflow(locator, location.member)
         if location.kind == "unknown":

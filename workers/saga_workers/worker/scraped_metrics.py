@@ -12,6 +12,7 @@ from temporalio.client import Client
 
 from saga_activities.connections import DatabaseConnections
 from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
+from saga_workers.runtime.current_definitions import CurrentDefinitions
 from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.lock_gauges import LockGauges
 from saga_workers.worker.open_effects import OpenEffects
@@ -31,8 +32,10 @@ class ScrapedMetrics:
     collectors: tuple[Collector, ...]
     effects: OpenEffects
     queries: tuple[Callable[[], Awaitable[None]], ...]
+    current: CurrentDefinitions
 
     async def refresh(self) -> None:
+        await self.current.read()  # the labels have the names of its definitions
         await asyncio.gather(*(query() for query in self.queries))
 
 
@@ -41,14 +44,14 @@ async def scraped_metrics(
     client: Client, project: Project, plugin: SagaPlugin, enqueued: EnqueuedMetrics
 ) -> AsyncIterator[ScrapedMetrics]:
     """The metrics of the worker of this project. ``enqueued``: those of the rows that it delivers."""
-    settings, definitions = project.settings, project.definitions.values()
+    settings, current = project.settings, CurrentDefinitions(project)
     sagas = SagaGauges(
         client,
-        definitions,
+        lambda: project.definitions,
         plugin.pauses and plugin.pauses.current,
         plugin.breakers and plugin.breakers.states,
     )
-    pollers = PollerGauges(client, definitions, settings.temporal.task_queue)
+    pollers = PollerGauges(client, project.definitions.values(), settings.temporal.task_queue)
     effects = OpenEffects(client, settings)
     gauges: list[SagaGauges | PollerGauges | EnqueuedMetrics | LockGauges | PreparedGauges] = [sagas, pollers, enqueued]
     locks, two_phase = settings.lock_connection, sorted(two_phase_connections(project.definitions))
@@ -61,6 +64,8 @@ async def scraped_metrics(
             PreparedGauges({name: (settings.sql_connection(name), databases.engine(name)) for name in two_phase})
         )
     try:
-        yield ScrapedMetrics((plugin.metrics, effects, *gauges), effects, tuple(gauge.refresh for gauge in gauges))
+        yield ScrapedMetrics(
+            (plugin.metrics, effects, *gauges), effects, tuple(gauge.refresh for gauge in gauges), current
+        )
     finally:
         await databases.close()

@@ -35,7 +35,7 @@ from saga_workers.ledger.writer import LedgerMetrics
 from saga_workers.runtime.metrics import Refreshed, without_created
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.server_time import ServerTime
-from saga_workers.worker.metric_labels import OTHER, MetricLabels
+from saga_workers.worker.metric_labels import OTHER, Definitions, MetricLabels
 from sagas.definition.model import Definition
 from sagas.protocol.messages import CallOperation
 from sagas.protocol.payloads import REFUSED_TYPE, STARTED_AT_MEMO, UNDO_SUFFIX
@@ -296,22 +296,20 @@ class SagaGauges:
     def __init__(
         self,
         client: Client,
-        definitions: Iterable[Definition],
+        definitions: Definitions,
         pauses: Callable[[], Awaitable[Sequence[StandingPause]]] | None = None,
         breakers: Callable[[], Awaitable[Mapping[str, BreakerState]]] | None = None,
     ) -> None:
-        """``pauses`` reads the standing pauses, ``breakers`` the states of the circuit breakers, by connection."""
+        """``definitions`` gives those of the project, as they are now. ``pauses`` reads the standing pauses,
+        ``breakers`` the states of the circuit breakers, by connection.
+        """
         self._client = client
         self._server_time, self._offset = ServerTime(client), 0.0
         self._read_pauses, self._read_breakers = pauses, breakers
         self._pauses: Sequence[StandingPause] = ()
         self._breakers: Mapping[str, BreakerState] = {}
-        definitions = list(definitions)
-        by_name = {definition.saga: definition for definition in definitions}
-        self._labels = MetricLabels(lambda: by_name)
-        self._warn_after = {
-            definition.saga: definition.warn_after for definition in definitions if definition.warn_after is not None
-        }
+        self._definitions = definitions
+        self._labels = MetricLabels(definitions)
         self._parked_since: dict[str, float] = {}
         self._values: SagaGaugeValues | None = None
         self._last_error: str | None = None
@@ -380,7 +378,11 @@ class SagaGauges:
                 for run in runs
             ),
             oldest_since=oldest,
-            overdue={saga: await self._count_overdue(saga, seconds) for saga, seconds in self._warn_after.items()},
+            overdue={
+                definition.saga: await self._count_overdue(definition.saga, definition.warn_after)
+                for definition in self._definitions().values()
+                if definition.warn_after is not None
+            },
         )
 
     async def _update_parked_since(self, runs: list[WorkflowExecution]) -> None:

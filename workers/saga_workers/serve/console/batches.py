@@ -7,14 +7,13 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from saga_workers.batch.batch_view import list_batches, read_batch, unknown_batch_error
+from saga_workers.batch.batch_view import list_batches, read_batch
 from saga_workers.batch.reporter import check_batch_id
 from saga_workers.serve.console.console_project import ConsoleProject
 from saga_workers.serve.console.html_responses import html_response
 from saga_workers.serve.console.templates import render
 from saga_workers.serve.console.visitors import PageNotFound, Visitor
 from sagas.errors import UsageError
-from sagas.protocol.batch_record import BatchRecord
 
 _MAX_BATCHES = 50
 
@@ -27,13 +26,12 @@ class BatchPages:
 
     async def show_all(self, _: Request, visitor: Visitor) -> Response:
         listed = await list_batches(self._project.locator.temporal, self._project.task_queue, _MAX_BATCHES)
-        entries = [entry for entry in listed if self._is_shown(entry.record)]
         page = render(
             "batches.html",
             "Batches",
             visitor=visitor,
             place="batches",
-            entries=entries,
+            entries=listed,
             limit=_MAX_BATCHES,
             is_full=len(listed) >= _MAX_BATCHES,
         )
@@ -45,11 +43,5 @@ class BatchPages:
             view = await read_batch(self._project.locator, batch, self._project.task_queue)
         except UsageError as error:
             raise PageNotFound(error.message) from None
-        if view.record is not None and not self._is_shown(view.record):
-            raise PageNotFound(unknown_batch_error(batch).message)
         page = render("batch.html", f"Batch {view.id}", visitor=visitor, place="batches", view=view)
         return html_response(200, page)
-
-    def _is_shown(self, record: BatchRecord) -> bool:
-        """True for a batch with sagas of this project. The record of one whose worker does not answer has no name."""
-        return not record.saga or self._project.shown.include(record.saga)

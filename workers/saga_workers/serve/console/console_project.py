@@ -8,6 +8,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.serve.console.visitors import PageNotFound
 from saga_workers.serve.project_sagas import ProjectSagas
 from sagas.definition.saga_ids import workflow_id_problem
+from sagas.errors import UsageError
 from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
@@ -29,11 +30,12 @@ class ConsoleProject:
     def task_queue(self) -> str:
         return self.settings.temporal.task_queue
 
-    def require_shown(self, view: SagaView) -> SagaView:
+    async def require_shown(self, view: SagaView) -> SagaView:
         """The view of a saga of this project. Raises PageNotFound for any other."""
-        if not self.shown.include(view.saga):
-            raise PageNotFound(f"there is no saga with the id {view.id} in this project")
-        return view
+        try:
+            return await self.shown.require(view)
+        except UsageError as error:
+            raise PageNotFound(error.message) from None
 
 
 def require_id(saga_id: str) -> str:

@@ -164,7 +164,7 @@ class DecisionPages:
             view = await read_view(self._project.locator, saga_id, timeout=QUERY_TIMEOUT)
         except UsageError as error:
             raise PageNotFound(error.message) from None
-        return operation, self._project.require_shown(view)
+        return operation, await self._project.require_shown(view)
 
     async def _preview(
         self, operation: Operation, view: SagaView, form: Mapping[str, str], who: str

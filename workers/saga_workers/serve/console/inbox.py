@@ -41,14 +41,16 @@ class InboxPage:
             parked_list, problem = await read_asked(self._project, asked)
         else:
             parked_list, problem = await self._parked.get(_WAIT) or (None, None)
-        operations = [] if parked_list is None else parked_list.operations
+        listed = [] if parked_list is None else parked_list.operations
+        own = await self._project.shown.among((each.saga, each.saga_id) for each in listed)
+        operations = [each for each in listed if each.saga_id in own]
         groups = group_parked(operations)
         page = render(
             "inbox.html",
             "Inbox",
             visitor=visitor,
             place="inbox",
-            groups=[_with_cause(group) for group in groups if self._project.shown.include(group["saga"])],
+            groups=[_with_cause(group) for group in groups],
             entries={(each.saga_id, each.definition_step, each.op, each.error): each.step for each in operations},
             parked_list=parked_list,
             max_ids=MAX_IDS,

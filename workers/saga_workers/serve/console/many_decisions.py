@@ -117,8 +117,7 @@ class ManyDecisionPages:
         if (problem := workflow_id_problem(saga_id)) is not None:
             raise UsageError(problem)
         view = await read_view(self._project.locator, saga_id, timeout=QUERY_TIMEOUT)
-        if not self._project.shown.include(view.saga):
-            raise UsageError(f"there is no saga with the id {saga_id} in this project")
+        await self._project.shown.require(view)
         parked = parked_operation(view, step)
         if parked is None:
             raise RefusedError("nothing of it waits for this decision any more")
@@ -136,7 +135,9 @@ class ManyDecisionPages:
         """``picked``: the selection so far; None selects all that would be accepted."""
         asked, cause = asked_in(form), form.get("cause", "")
         parked_list, _ = await read_asked(self._project, asked)
-        rows = [row for row in parked_list.operations if self._matches(row, cause)]
+        rows = [row for row in parked_list.operations if _matches(row, cause)]
+        own = await self._project.shown.among((row.saga, row.saga_id) for row in rows)
+        rows = [row for row in rows if row.saga_id in own]
         if not rows:
             raise PageNotFound("nothing waits for this decision any more")
         shown = rows[:MAX_DECIDED]
@@ -172,6 +173,6 @@ class ManyDecisionPages:
         )
         return html_response(200 if problem is None else 400, page)
 
-    def _matches(self, row: ParkedRow, cause: str) -> bool:
-        is_asked = cause_id(row.saga, row.definition_step, row.op, row.error) == cause
-        return is_asked and row.source is None and self._project.shown.include(row.saga)
+
+def _matches(row: ParkedRow, cause: str) -> bool:
+    return cause_id(row.saga, row.definition_step, row.op, row.error) == cause and row.source is None

@@ -73,7 +73,7 @@ class SagaPages:
             view = await read_view_with_stuck(locator, saga_id, web_ui=self._project.settings.temporal.web_ui)
         except UsageError as error:
             raise PageNotFound(error.message) from None
-        view = await with_accesses(locator, self._project.require_shown(view))
+        view = await with_accesses(locator, await self._project.require_shown(view))
         now = datetime.now(UTC)
         page = render(
             "saga.html",
@@ -144,7 +144,7 @@ class SagaPages:
             view = await read_view(self._project.locator, saga_id, timeout=QUERY_TIMEOUT)
         except UsageError as error:
             raise PageNotFound(error.message) from None
-        return self._project.require_shown(view)
+        return await self._project.require_shown(view)
 
 
 def _title(step: StepView) -> str:

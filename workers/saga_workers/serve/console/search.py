@@ -15,6 +15,7 @@ from saga_workers.serve.console.html_responses import html_response
 from saga_workers.serve.console.templates import inbox_path, render
 from saga_workers.serve.console.visitors import Visitor
 from saga_workers.serve.limits import MAX_LISTED, QUERY_TIMEOUT
+from saga_workers.serve.project_sagas import names_of
 from saga_workers.views.saga_list import query_sagas
 from saga_workers.views.saga_view import read_view
 from sagas.definition.saga_ids import workflow_id_problem
@@ -36,16 +37,18 @@ class SearchPage:
         views, problem = await self._list(asked)
         if asked["q"] and all(view.id != asked["q"] for view in views):
             views = [*await self._of_this_id(asked), *views]
+        own = await self._project.shown.among((view.saga, view.id) for view in views)
+        shown = [view for view in views if view.id in own]
         page = render(
             "sagas.html",
             "Sagas",
             visitor=visitor,
             place="sagas",
             asked=asked,
-            views=[view for view in views if self._project.shown.include(view.saga)],
+            views=shown,
             limit=MAX_LISTED,
             is_full=len(views) >= MAX_LISTED,
-            names=sorted(self._project.shown.names),
+            names=names_of(await self._project.shown.definitions(), shown),
             states=STATES,
             periods=PERIODS,
             problem=problem,
