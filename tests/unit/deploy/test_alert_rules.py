@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Metric
+from ruamel.yaml import YAML
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
@@ -47,6 +48,18 @@ def known() -> dict[str, Metric]:
         for metric in collector.collect():
             collected[f"{metric.name}_total" if metric.type == "counter" else metric.name] = metric
     return collected
+
+
+def test_the_rules_of_a_process_can_be_left_out_together() -> None:
+    """An alert about a missing process is in a group with the alerts that only it gives values, and with no others."""
+    processes = {"saga-relay": (RelayMetrics(), OutboxGauges([])), "saga-readers": (TriggerMetrics(),)}
+    groups = {group["name"]: group["rules"] for group in YAML(typ="safe").load(ALERTS)["groups"]}
+    for name, collectors in processes.items():
+        own = {metric.name for collector in collectors for metric in collector.collect()}
+        asked = {word for rule in groups.pop(name) for word in re.findall(r"\bsaga_\w+", rule["expr"])}
+        assert {word.removesuffix("_total") for word in asked} <= own, name
+    absent = [rule["alert"] for rules in groups.values() for rule in rules if "absent(" in rule["expr"]]
+    assert absent == ["SagaNoWorker"]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
