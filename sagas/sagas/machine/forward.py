@@ -208,6 +208,12 @@ def start_attempt(run: SagaRun, entry: Entry) -> None:
         mark_done(run, entry, kept.result)
         return
     calls_participant = has_effect(step) and not is_nested(step)
+    if calls_participant and effects.was_left_out_undone(run, entry):
+        entry.outcome, entry.state, entry.resolved = "unknown", "COMPENSATED", True
+        if entry.undo is not None:
+            entry.undo.state, entry.undo.ended_at = "DONE", run.now
+        continue_without(run, entry)
+        return
     if calls_participant and (undone := effects.outcome_of_undone(run, entry)) is not None:
         with suppress(DefinitionError):  # an undo that is to be sent again may have the arguments of the forward call
             entry.arguments = arguments.forward_arguments(run, entry, entry.override)

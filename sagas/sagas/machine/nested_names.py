@@ -54,7 +54,7 @@ def possible_names(run: SagaRun, record: StepRecord, written: Any) -> PossibleNa
         names = _joined(
             names, _of_node(compile_expression(part.text).node, scope) if is_code else _distinct([part.text])
         )
-    return names if names.names else _UNKNOWN
+    return names if names.names or items == [] else _UNKNOWN
 
 
 def _items(run: SagaRun, step: StepDefinition) -> list[Any] | None:

@@ -22,7 +22,7 @@ from tests.helpers.new_databases import new_database
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle, row, states
-from tests.integration.engine.repeated_runs import waits_at
+from tests.integration.engine.repeated_runs import repeat, waits_at
 
 LINE = """
     saga: line
@@ -94,6 +94,25 @@ async def test_a_step_without_a_guard_that_was_undone_is_not_called_again(
             story = await finished(client, id)
             assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "late")
             assert (env.log(), payments.ledger()["requests"]) == ([*before[0], "undo a"], before[1])
+
+
+@pytest.mark.parametrize("how", ["reset", "resume"])
+@pytest.mark.parametrize("pivot", [False, True])
+async def test_a_step_that_was_undone_alone_stays_left_out(env: Environment, how: str, pivot: bool) -> None:
+    env.plan["do x"] = [OSError("no answer")]
+    step = "{id: x, uses: work, retry: {max_attempts: 1}, on_failure: continue, compensate: unbook}"
+    behind = "pivot: true" if pivot else "compensate: unbook"
+    definition = with_step(f"{step}\n      - {{id: y, uses: book, {behind}}}")
+    if pivot:
+        definition = definition.replace("{id: z, uses: book, compensate: unbook}", "{id: z, uses: work, effect: none}")
+    async with env.serving(definition) as client:
+        id = await begin(client, "line")
+        await repeat(client, id, how)
+        await waits_at(client, id, "go")
+        assert states(await client.show(id))["x"] == "COMPENSATED"
+        await handle(client, id).signal("go")
+        assert (await finished(client, id))["state"] == "COMPLETED"
+    assert [line for line in env.log() if line != "do a"] == ["do x", "undo x", "do y", "do z"]
 
 
 async def test_the_ledger_tells_of_an_undo_without_a_guard(env: Environment, orders: AsyncEngine) -> None:

@@ -69,6 +69,20 @@ def outcome_of_undone(run: SagaRun, entry: Entry) -> Outcome | None:
     return Outcome("late", failure=failure, retryable=False)
 
 
+def was_left_out_undone(run: SagaRun, entry: Entry) -> bool:
+    """True if an earlier run has undone the entry, and gone on without it (`on_failure: continue`): its state tells,
+    or else the effect of a step behind, which a rollback undoes before.
+    """
+    if outcome_of_undone(run, entry) is None or run.step(entry).on_failure != "continue":
+        return False
+    record = left_record(run, entry.step)
+    left = next((other for other in (record.entries if record else ()) if other.id == entry.id), None)
+    if left is not None:
+        return left.failure_ignored
+    behind = run.plan.descendants(entry.step)
+    return run.earlier.pivot_in_place or any(id.partition("#")[0] in behind for id in run.earlier.open_effects)
+
+
 def must_be_undone_again(run: SagaRun, entry: Entry) -> bool:
     """Leave an entry of which its guard says `late` to the rollback, if nobody knows whether its undo in another
     database or service was made: the rollback makes it, under its key. Returns False for any other entry.
