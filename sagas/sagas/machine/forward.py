@@ -250,11 +250,12 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     step = run.step(entry)
     outcome, attempts = row_locks.after_wait(run, entry, outcome, attempts)
     single = retries.is_single_attempt(step)
-    had_no_effect = outcome.kind == "failed" and outcome.retryable and retries.machine_repeats(step)
     before = entry.min_attempts
     is_repeated = outcome.kind == "unknown" and attempts == 1 and retries.is_first_of_more_attempts(step, before)
     _record_attempt(run, entry, outcome, attempts)
     doubted = outcomes.is_doubted(step.do, outcome, entry.outcome)
+    had_no_effect = retries.is_to_be_repeated(run, entry, outcome)
+    is_local = step.execution == "local"
     if outcome.kind == "done":
         mark_done(run, entry, outcome.result)
     elif outcome.kind == "late":
@@ -269,15 +270,16 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         run.park(entry, "do", outcome.park_reason)
     elif is_repeated and run.pending_cause is None and retries.may_retry(run, entry):
         retries.schedule_retry(run, entry, outcome.retry_after or backoff(step.do.retry, entry.min_attempts))
+    elif is_local and had_no_effect and run.pending_cause is None:
+        retries.schedule_retry(run, entry, retries.interval_before_next(step, entry, outcome))
     elif step.pivot:
         commit.pivot_attempt_ended(run, entry, outcome, before)
     elif single and (outcome.kind == "unknown" or doubted):
         run.post(LookUpEffect(entry, "retry"))
     elif run.committed and step.on_failure == "compensate":
         _failed_after_commit(run, entry, outcome, doubted)
-    elif (doubted or had_no_effect) and retries.may_retry(run, entry):
-        wait = backoff(step.do.retry, entry.min_attempts) if outcome.retry_after is None else outcome.retry_after
-        retries.schedule_retry(run, entry, wait)
+    elif had_no_effect or (doubted and retries.may_retry(run, entry)):
+        retries.schedule_retry(run, entry, retries.interval_before_next(step, entry, outcome))
     else:
         attempts_ended(run, entry)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sagas.definition.model import Operation, Retry, StepDefinition, has_effect, is_nested, remaining_retry
+from sagas.definition.model import Operation, Retry, StepDefinition, backoff, has_effect, is_nested, remaining_retry
 from sagas.machine.state import Entry, Flight, OperationState, SagaRun
 from sagas.protocol.outcomes import Outcome, is_held
 
@@ -35,21 +35,30 @@ def machine_repeats(step: StepDefinition) -> bool:
     not cancelled. Nothing outside of its worker sees the attempts of a local activity, so the machine, which shows
     them, repeats it.
     """
-    if is_single_attempt(step):
-        return True
-    if step.execution == "local" and not step.pivot:
+    if is_single_attempt(step) or step.execution == "local":
         return True
     operation = step.do
-    is_unguarded_call = operation.local and not operation.guarded and not is_nested(step) and step.execution == "remote"
-    return is_unguarded_call and not step.pivot and has_effect(step)
+    return operation.local and not operation.guarded and not is_nested(step) and not step.pivot and has_effect(step)
 
 
 def returns_failure(run: SagaRun, entry: Entry) -> bool:
     """True when an attempt without an effect ends the next call of the entry, see :func:`machine_repeats`. Past the
-    commit point nothing is undone, and after an attempt with an unknown outcome it would prove nothing.
+    commit point nothing is undone, so only a local one does, which is shown then; and after an attempt with an unknown
+    outcome it would prove nothing.
     """
+    step = run.step(entry)
     is_clean = entry.outcome in (None, "failed", "rejected")
-    return machine_repeats(run.step(entry)) and is_clean and not run.committed
+    return machine_repeats(step) and is_clean and (not run.committed or step.execution == "local")
+
+
+def is_to_be_repeated(run: SagaRun, entry: Entry, outcome: Outcome) -> bool:
+    """True after a call that certainly had no effect, if the machine makes the other attempts of the step."""
+    return outcome.kind == "failed" and outcome.retryable and machine_repeats(run.step(entry)) and may_retry(run, entry)
+
+
+def interval_before_next(step: StepDefinition, entry: Entry, outcome: Outcome) -> float:
+    """Seconds before the next attempt of the step: those that the participant asks for, or those of its policy."""
+    return backoff(step.do.retry, entry.min_attempts) if outcome.retry_after is None else outcome.retry_after
 
 
 def is_first_foreign_attempt(operation: Operation, min_attempts: int) -> bool:

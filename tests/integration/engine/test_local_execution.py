@@ -71,9 +71,18 @@ async def test_a_transient_failure_costs_one_attempt(env: Environment) -> None:
     assert await env.effects() == ["a", "b"]
 
 
-async def test_a_failed_attempt_is_shown_before_the_next_one(env: Environment) -> None:
+PIVOT = LOCAL.replace("{id: b, uses: book, compensate: unbook}", "{id: b, uses: book, pivot: true}")
+FIRST_IS_PIVOT = LOCAL.replace("{id: a, uses: book, compensate: unbook}", "{id: a, uses: book, pivot: true}").replace(
+    "{id: b, uses: book, compensate: unbook}", "{id: b, uses: book}"
+)
+
+
+@pytest.mark.parametrize(
+    "definition", [LOCAL, PIVOT, FIRST_IS_PIVOT], ids=["before the pivot", "the pivot", "after the pivot"]
+)
+async def test_a_failed_attempt_is_shown_before_the_next_one(env: Environment, definition: str) -> None:
     env.plan["do b"] = [OSError("no route")]
-    slow = LOCAL.replace("initial_interval: 20ms, max_interval: 50ms", "initial_interval: 1h")
+    slow = definition.replace("initial_interval: 20ms, max_interval: 50ms", "initial_interval: 1h")
     async with env.serving(slow) as client:
         id = await begin(client, "here")
 
@@ -84,8 +93,31 @@ async def test_a_failed_attempt_is_shown_before_the_next_one(env: Environment) -
         b = await until(failing)
         assert (b["state"], b["attempts"], b["error"]["message"]) == ("RUNNING", 1, "no route")
         assert b["next_attempt_at"] is not None
+        if definition == FIRST_IS_PIVOT:
+            await handle(client, id).terminate("it would go on for hours")
+            return
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert await env.effects() == []
+
+
+@pytest.mark.parametrize("definition", [PIVOT, FIRST_IS_PIVOT], ids=["the pivot", "after the pivot"])
+async def test_a_pivot_and_what_follows_make_all_their_attempts(env: Environment, definition: str) -> None:
+    env.plan["do b"] = [OSError("no route"), OSError("no route"), {"value": 7}]
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "here")
+    assert story["state"] == "COMPLETED"
+    assert row(story, "b")["attempts"] == 3
+    assert await env.effects() == ["a", "b"]
+
+
+async def test_a_pivot_that_fails_at_each_attempt_is_undone(env: Environment) -> None:
+    env.plan["do b"] = [OSError("no route")]
+    async with env.serving(PIVOT) as client:
+        story = await run_saga(client, "here")
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "failed")
+    assert [request.attempt for request in env.asked if request.what == "do b"] == [1, 2, 3]
+    assert row(story, "b")["attempts"] == 3
     assert await env.effects() == []
 
 
