@@ -281,7 +281,7 @@ async def test_a_release_without_its_connection_is_shown_and_can_be_left(
             await client.resolve(saga, {**decision, "decision": "skip"})
         (orphan,) = await list_orphans(client.locator, before.settings)
         assert orphan.owner == saga
-        told = await check_locks(client.temporal, before.settings)
+        (told,) = await check_locks(client.temporal, before.settings)
         assert (told.ok, told.message) == (False, f"{saga} is over and holds k")
 
 

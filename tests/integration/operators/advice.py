@@ -28,6 +28,9 @@ LOOKS = ("show", "list", "watch", "parked", "locks", "doctor", "validate", "acti
 CONFIRMED = ("resolve", "reconcile", "undo")
 """Verbs with --yes."""
 
+REPAIR = "saga reconcile --repair"
+"""The advice for the locks of sagas that are over, which names none of them."""
+
 FINAL = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED")
 
 
@@ -101,7 +104,7 @@ def commands_in(texts: Sequence[str], state: State, id: str) -> list[str]:
         for match in COMMAND.finditer(line):
             command = match.group().strip().rstrip(".,")
             words = command.split()
-            about = id in words or "--release" in words or (state.doctor == "locks" and len(words) == 3)
+            about = id in words or "--release" in words or (state.doctor == "locks" and command == REPAIR)
             if about and words[1] not in LOOKS and "--status" not in words:
                 collected[command] = None
     return list(collected)

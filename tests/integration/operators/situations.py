@@ -286,7 +286,7 @@ async def claimed_by_another_workflow(stack: Stack) -> str:
 
 
 async def used_by_another_saga(stack: Stack) -> str:
-    id = await waiting(stack)
+    id = await waiting(stack, "locked", key="of the replaced")
     await start_instead(stack, id, "other", {})
 
     async def has_ended() -> bool:

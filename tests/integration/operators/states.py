@@ -305,7 +305,7 @@ STATES = (
         "sagas",
         "run_replaced",
         metric="saga_open_effects",
-        alert=alert("SagaEffectsOpen", saga="waiting", why="replaced"),
+        alert=alert("SagaEffectsOpen", saga="locked", why="replaced"),
     ),
     State(
         "a run was replaced by one with another input",

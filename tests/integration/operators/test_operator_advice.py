@@ -76,6 +76,20 @@ def test_the_advice_ends_the_state(observed: Observed, name: str) -> None:
     assert [followed.after.state for followed in observed.advice[name]][-1:] == [ENDED_BY_ADVICE[name]]
 
 
+def test_the_advice_about_the_locks_of_an_open_saga_continues_it(observed: Observed) -> None:
+    """`saga reconcile --repair` would leave them."""
+    [kept] = [check for check in observed.doctor["saga.toml"] if "its effects are still there" in check["message"]]
+    assert kept["check"] == "locks"
+    [name] = [name for name, id in observed.ids.items() if kept["help"] == f"saga resume {id}"]
+    [followed] = [followed for followed in observed.advice[name] if followed.command == kept["help"]]
+    assert (followed.code, followed.before.locks, followed.after.locks, followed.after.state) == (0, 1, 1, "RUNNING")
+    [left] = [id for name, id in observed.ids.items() if name == "a closed saga without effects holds locks"]
+    [over] = [check for check in observed.doctor["saga.toml"] if check["help"] == "saga reconcile --repair"]
+    assert over["message"].startswith(f"{left} is over and holds ")
+    [followed] = observed.advice["a closed saga without effects holds locks"]
+    assert (followed.output, followed.after.locks) == ("its locks are released", 0)
+
+
 def kinds(room: str) -> Iterator[str]:
     """The kinds of commands that the sources of a room print through ``saga_command``: the verb and its options."""
     for file in sorted((ROOT / room).rglob("*.py")):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
 
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from saga_spark.reconcile.findings import Finding
 from saga_workers.doctor.doctor_result import DoctorResult
-from saga_workers.location.locator import Locator, using_locator
+from saga_workers.location.locator import using_locator
 from saga_workers.stuck.database_traces import (
     TIMEOUT,
     DatabaseTraces,
@@ -19,6 +17,7 @@ from saga_workers.stuck.database_traces import (
     read_database_traces,
     unanswered_message,
 )
+from saga_workers.stuck.kept_locks import kept_locks
 from saga_workers.stuck.stuck_sagas import list_stuck, remedy
 from saga_workers.views.locks import OpenRequest, list_orphans
 from saga_workers.views.saga_list import SagaFilter
@@ -28,9 +27,11 @@ from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
 
-T = TypeVar("T")
 _MAX_LISTED = 2_000
 _MAX_NAMED = 10
+_MAX_JUDGED = 20
+"""Owners of locks whose effects are looked up; `saga reconcile --repair` looks each one up before it releases."""
+
 
 
 async def check_sagas(
@@ -91,50 +92,52 @@ def _by_reason(stuck: Sequence[SagaView]) -> Iterator[DoctorResult]:
         yield DoctorResult("sagas", False, f"{views[0].id}{more}: {'; '.join(views[0].stuck or ())}", remedy(views[0]))
 
 
-async def check_locks(client: Client, settings: Settings) -> DoctorResult:
-    """Locks that outlive their saga."""
+async def check_locks(client: Client, settings: Settings) -> list[DoctorResult]:
+    """Locks that outlive their saga, and those of sagas without a run whose effects are still there."""
+    try:
+        async with asyncio.timeout(TIMEOUT), using_locator(client, settings) as locator:
+            requests = await list_orphans(locator, settings)
+            judged = {request.owner: request for request in reversed(requests[:_MAX_JUDGED])}
+            reasons = await asyncio.gather(*(kept_locks(locator, settings, owner) for owner in judged))
+    except (SagaError, RPCError, TimeoutError) as error:
+        return [_unanswered("locks", error)]
+    if not requests:
+        return [DoctorResult("locks", True, "each belongs to a running saga")]
+    kept = {owner: reason for owner, reason in zip(judged, reasons, strict=True) if reason is not None}
+    released = [request for request in requests if request.owner not in kept]
+    results = []
+    if released:
+        what = f"{released[0].owner} is over and {_holding(released[0])}{_and_more(released)}"
+        results.append(DoctorResult("locks", False, what, saga_command("reconcile", repair=True)))
+    if kept:
+        owner, reason = next(iter(kept.items()))
+        what = f"no run of {owner} is open, and it {_holding(judged[owner])}: {reason.why}{_and_more(list(kept))}"
+        results.append(DoctorResult("locks", False, what, reason.command))
+    return results
 
-    def describe(request: OpenRequest) -> tuple[str, str]:
-        what = f"{request.owner} is over and {'waits for' if request.waits else 'holds'} {', '.join(request.keys[:3])}"
-        return what, saga_command("reconcile", repair=True)
 
-    return await _first_of("locks", client, settings, list_orphans, "each belongs to a running saga", describe)
+def _holding(request: OpenRequest) -> str:
+    return f"{'waits for' if request.waits else 'holds'} {', '.join(request.keys[:3])}"
+
+
+def _and_more(problems: Sequence[object]) -> str:
+    return f", and {len(problems) - 1} more" if len(problems) > 1 else ""
 
 
 async def check_late_replies(client: Client, settings: Settings) -> DoctorResult:
     """Commands that are done although their saga has ended without them."""
     from saga_workers.reconcile.late_replies import latest_late_replies
 
-    def describe(late: Finding) -> tuple[str, str]:
-        what = f"{late.saga_id} is {late.state} without {late.step}, and its participant has replied that it is done"
-        return what, saga_command("reconcile", late.saga_id or "")
-
-    passed = "no command is done whose saga has ended without it"
-    return await _first_of("replies", client, settings, latest_late_replies, passed, describe)
-
-
-async def _first_of(
-    check: str,
-    client: Client,
-    settings: Settings,
-    read: Callable[[Locator, Settings], Awaitable[Sequence[T]]],
-    passed: str,
-    describe: Callable[[T], tuple[str, str]],
-) -> DoctorResult:
-    """The result of a check that ``read`` answers: the first problem, and how many others there are.
-
-    ``passed``: the message without a problem. ``describe``: the message about a problem, and the command for it.
-    """
     try:
         async with asyncio.timeout(TIMEOUT), using_locator(client, settings) as locator:
-            problems = await read(locator, settings)
+            replies = await latest_late_replies(locator, settings)
     except (SagaError, RPCError, TimeoutError) as error:
-        return _unanswered(check, error)
-    if not problems:
-        return DoctorResult(check, True, passed)
-    what, command = describe(problems[0])
-    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return DoctorResult(check, False, what + more, command)
+        return _unanswered("replies", error)
+    if not replies:
+        return DoctorResult("replies", True, "no command is done whose saga has ended without it")
+    late = replies[0]
+    what = f"{late.saga_id} is {late.state} without {late.step}, and its participant has replied that it is done"
+    return DoctorResult("replies", False, what + _and_more(replies), saga_command("reconcile", late.saga_id or ""))
 
 
 def _unanswered(check: str, error: Unanswered) -> DoctorResult:

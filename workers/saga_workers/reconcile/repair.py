@@ -27,10 +27,8 @@ from saga_workers.reconcile.reconciliation import output_record_connection
 from saga_workers.relay.check_back import SagaUnreachable, entry_status, origin_of_entry, query_saga
 from saga_workers.runtime.databases import open_command_engine, open_databases
 from saga_workers.stuck.continuation import continue_saga
-from saga_workers.stuck.open_sagas import find_lost
-from saga_workers.stuck.verdict import has_open_effects
+from saga_workers.stuck.kept_locks import kept_locks
 from saga_workers.views.locks import list_orphans, release_orphan
-from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError, SagaError
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
@@ -131,16 +129,8 @@ async def _release_lock(locator: Locator, settings: Settings, saga_id: str, hold
     """Release the locks of a saga that is over, unless its effects are still to be undone."""
     if holder not in {request.holder for request in await list_orphans(locator, settings)}:
         return "its locks have been released meanwhile"
-    if (await locator.within_temporal().locate(saga_id)).home is not None:
-        view = await read_view(locator.within_temporal(), saga_id)
-        if view.is_unverified:
-            return f"not released: it is {view.state} {view.incomplete}"
-        if has_open_effects(view):
-            again = saga_command("resume", saga_id)
-            return f"not released: its effects are still there; continue it first: {again}"
-    if lost := await find_lost(locator, settings, saga_id, suspects=[saga_id]):  # another saga may have the id now
-        again = saga_command("resume", lost[0].saga_id)
-        return f"not released: its effects are still there; continue it first: {again}"
+    if (kept := await kept_locks(locator, settings, saga_id)) is not None:
+        return f"not released: {kept.why}; continue it first: {kept.command}"
     problem = await release_orphan(locator.temporal, settings, saga_id, holder)
     return "its locks are released" if problem is None else f"not released: {problem}"
 

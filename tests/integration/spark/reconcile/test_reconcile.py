@@ -218,9 +218,11 @@ async def test_locks_that_nobody_releases_are_found_and_released(
             await client.start("locked", {"key": key}, id=id)
         await until(lambda: shop.sql("select 1 from saga_lock_wait having count(*) = 2"))
         await client.temporal.get_workflow_handle(holder.id).terminate("by hand")
-        told = await check_locks(client.temporal, project.settings)
-        assert (told.ok, told.help) == (False, "saga reconcile --repair")
-        assert told.message.endswith("and 1 more")
+        over, kept = await check_locks(client.temporal, project.settings)
+        assert (over.ok, over.help) == (False, "saga reconcile --repair")
+        assert over.message.startswith(f"{gone} is over and holds ")
+        assert (kept.ok, kept.help) == (False, f"saga resume {stopped}")
+        assert kept.message.startswith(f"no run of {stopped} is open, and it holds ")
 
         code, report = await shop.reconcile(capsys)
         assert code == 8

@@ -1,0 +1,40 @@
+"""The locks of a saga without a run that nobody may release, because its effects are still there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from saga_workers.location.locator import Locator
+from saga_workers.stuck.open_sagas import find_lost
+from saga_workers.stuck.verdict import has_open_effects, terminated_saga
+from saga_workers.views.saga_view import read_view
+from sagas.settings import Settings
+from sagas.text.shell import saga_command
+
+_STILL_THERE = "its effects are still there"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLocks:
+    """Why a saga keeps its locks, in words, and the command that goes on with it."""
+
+    why: str
+    command: str
+
+
+async def kept_locks(locator: Locator, settings: Settings, saga_id: str) -> KeptLocks | None:
+    """None if the saga is over, so that its locks may be released. Raises SagaError, RPCError."""
+    within_temporal = locator.within_temporal()
+    location = await within_temporal.locate(saga_id)
+    if location.home is not None:
+        view = await read_view(within_temporal, saga_id)
+        if view.is_unverified:
+            return KeptLocks(f"it is {view.state} {view.incomplete}", saga_command("show", saga_id))
+        described = location.undo or location.run
+        is_open = has_open_effects(view)
+        if is_open and described is not None:  # a step that only reads, or waits, has none
+            is_open = await terminated_saga(within_temporal, described.run, view) is not None
+        if is_open:
+            return KeptLocks(_STILL_THERE, saga_command("resume", saga_id))
+    lost = await find_lost(locator, settings, saga_id, suspects=[saga_id])  # another saga may have the id now
+    return KeptLocks(_STILL_THERE, lost[0].command) if lost else None
