@@ -37,7 +37,8 @@ async def delete_values(engine: AsyncEngine, saga_ids: Sequence[str], sensitive:
             story = stories[row.saga_id, row.started_at]
             new = _masked(story, row.saga_id, row.state, sensitive)
             labels = row.labels and {name: mask.value(value) for name, value in row.labels.items()}
-            values = {"machine": None, "story": document_text(new), "labels": labels, "input_digest": None}
+            values = {"machine": None, "story": document_text(new), "labels": labels}
+            values |= {"input_digest": None, "root_start": None}
             here = sa.and_(_RUN.saga_id == row.saga_id, _RUN.started_at == row.started_at)
             await connection.execute(sa.update(run_table).where(here).values(values))
             changed += row.has_state or new != story or labels != row.labels

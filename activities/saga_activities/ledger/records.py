@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sagas.protocol.origin import may_equal
+from sagas.protocol.locks import owner_id
+from sagas.protocol.origin import may_equal, start_of
 from sagas.protocol.saga_view import SagaView
 
 BATCH_LABEL = "batch"
@@ -19,6 +20,7 @@ class RunRecord:
 
     ``input_digest``: see :func:`input_digest`. ``labels`` None keeps those of an existing row. ``updated_at``: when the
     saga was in this state. ``story``: its view as JSON text. ``machine``: its compressed snapshot, if it can be undone.
+    ``root_start``: that of the origin of a nested saga.
     """
 
     saga_id: str
@@ -33,6 +35,7 @@ class RunRecord:
     updated_at: datetime
     story: str
     machine: bytes | None = None
+    root_start: str | None = None
 
     @property
     def key(self) -> tuple[str, datetime]:
@@ -46,12 +49,23 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A row as it was read. ``view``: as far as it holds without the run. ``input_digest`` may be None."""
+    """A row as it was read. ``view``: as far as it holds without the run. ``input_digest`` may be None.
+
+    ``root_start``: that of the origin of a nested saga; empty if it is not known.
+    """
 
     view: SagaView
     input_digest: str | None
     started_at: datetime
     updated_at: datetime
+    root_start: str = ""
+
+    @property
+    def start_of_root(self) -> str:
+        """The :func:`sagas.protocol.origin.start_of` the root saga, which is this one unless it is nested."""
+        if self.root_start or owner_id(self.view.id) != self.view.id:
+            return self.root_start
+        return start_of(self.view.saga, self.input_digest or "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ def make_record(
     updated_at: datetime,
     input_digest: str | None,
     machine: bytes | None = None,
+    root_start: str = "",
 ) -> RunRecord | None:
     """The row of a view as JSON; None if the saga has not started, or the table cannot have its id."""
     started_at, ended_at = document.get("started_at"), document.get("ended_at")
@@ -64,6 +65,7 @@ def make_record(
         updated_at=updated_at,
         story=document_text({**document, "id": saga_id}),
         machine=machine,
+        root_start=root_start or None,
     )
 
 
@@ -182,7 +184,8 @@ def _upsert(dialect: str) -> sa.Insert:
 def _new_values(new: Any) -> dict[str, Any]:
     changed = {column.name: new[column.name] for column in _COLUMNS if column.name not in (*_KEYS, "updated_at")}
     changed["labels"] = sa.func.coalesce(new.labels, _COLUMNS.labels)
-    changed["input_digest"] = sa.func.coalesce(new.input_digest, _COLUMNS.input_digest)
+    for name in ("input_digest", "root_start"):
+        changed[name] = sa.func.coalesce(new[name], _COLUMNS[name])
     return changed
 
 
@@ -193,6 +196,7 @@ _READ = (
     _COLUMNS.state,
     _COLUMNS.labels,
     _COLUMNS.input_digest,
+    _COLUMNS.root_start,
     _COLUMNS.story,
     _COLUMNS.machine.is_not(None).label("has_machine"),
 )
@@ -205,17 +209,20 @@ async def read_run(engine: AsyncEngine, saga_id: str) -> RunRow | None:
 
 
 async def read_story(
-    engine: AsyncEngine, saga_id: str, *, saga: str, generation: int, input_digest: str | None
+    engine: AsyncEngine, saga_id: str, *, saga: str, generation: int, input_digest: str | None, root_start: str
 ) -> RunRow | None:
-    """The newest row of this id that is of this saga, this generation and this input; None if there is none.
+    """The newest row of this id that is of this saga, this generation, this input and, if it is nested, this root saga;
+    None if there is none.
 
-    A digest that the row does not have, or that is None, equals any.
+    A digest that the row does not have, or that is None or empty, equals any.
     """
     query = sa.select(*_READ).where(
         _COLUMNS.saga_id == saga_id, _COLUMNS.saga == saga, _COLUMNS.generation == generation
     )
     if input_digest is not None:
         query = query.where(sa.or_(_COLUMNS.input_digest.is_(None), _COLUMNS.input_digest == input_digest))
+    if root_start:
+        query = query.where(sa.or_(_COLUMNS.root_start.is_(None), _COLUMNS.root_start == root_start))
     async with engine.connect() as connection:
         rows = (await connection.execute(query.order_by(_COLUMNS.started_at.desc()).limit(1))).all()
         return next(iter(await _to_rows(connection, rows)), None)
@@ -377,4 +384,5 @@ def _to_row(row: Any, document: Mapping[str, Any]) -> RunRow:
         input_digest=row.input_digest,
         started_at=row.started_at,
         updated_at=row.updated_at,
+        root_start=row.root_start or "",
     )

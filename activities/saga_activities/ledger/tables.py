@@ -93,6 +93,8 @@ run_table = sa.Table(
     sa.Column("digest", short_text(80)),
     # SHA-256 of the input; null if it is not known.
     sa.Column("input_digest", short_text(64)),
+    # What the root saga of a nested one is known by, see sagas.protocol.origin.start_of; null if it is not known.
+    sa.Column("root_start", short_text(16)),
     sa.Column("state", short_text(16), nullable=False),
     sa.Column("labels", sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")),
     sa.Column("ended_at", UtcTime()),

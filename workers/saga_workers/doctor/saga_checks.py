@@ -33,7 +33,6 @@ _MAX_JUDGED = 20
 """Owners of locks whose effects are looked up; `saga reconcile --repair` looks each one up before it releases."""
 
 
-
 async def check_sagas(
     client: Client, project: Project, *, databases: bool = True, on_progress: Callable[[str], None] = lambda _: None
 ) -> list[DoctorResult]:

@@ -79,4 +79,5 @@ def _observed(saga: SagaWorkflow, document: Any, snapshot: Any = None) -> Observ
         at=workflow.time(),
         input=machine.input,
         snapshot=snapshot,
+        root_start=machine.origin().root_start,
     )

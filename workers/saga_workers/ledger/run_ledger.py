@@ -74,13 +74,20 @@ class RunLedger:
         with self._readable():
             return await self._sql.rows.read_run(self.engine, saga_id)
 
-    async def find_story(self, saga_id: str, *, saga: str, generation: int, input_digest: str | None) -> RunRow | None:
-        """The newest row of this id that is of this saga, this generation and, as far as known, this input: another
-        saga may have run under the id since. None if there is none.
+    async def find_story(
+        self, saga_id: str, *, saga: str, generation: int, input_digest: str | None, root_start: str = ""
+    ) -> RunRow | None:
+        """The newest row of this id that is of this saga, this generation and, as far as known, this input and this
+        root saga: another saga may have run under the id since. None if there is none.
         """
         with self._readable():
             return await self._sql.rows.read_story(
-                self.engine, saga_id, saga=saga, generation=generation, input_digest=input_digest
+                self.engine,
+                saga_id,
+                saga=saga,
+                generation=generation,
+                input_digest=input_digest,
+                root_start=root_start,
             )
 
     async def find_all(self, saga_ids: Sequence[str]) -> dict[str, RunRow]:
@@ -343,7 +350,9 @@ class NoLedger(RunLedger):
     async def close_breaker(self, connection: str) -> bool:
         raise _no_pauses()
 
-    async def find_story(self, saga_id: str, *, saga: str, generation: int, input_digest: str | None) -> RunRow | None:
+    async def find_story(
+        self, saga_id: str, *, saga: str, generation: int, input_digest: str | None, root_start: str = ""
+    ) -> RunRow | None:
         return None
 
     async def find(self, saga_id: str) -> RunRow | None:

@@ -67,6 +67,7 @@ class ObservedState:
 
     ``document``: its view as JSON. ``labels``: None for an undo, which has none of its own. ``at``: seconds since the
     epoch, by Temporal's clock. ``snapshot``: the machine from which it can be undone; it must not change any more.
+    ``root_start``: that of the origin of a nested saga.
     """
 
     saga_id: str
@@ -75,6 +76,7 @@ class ObservedState:
     at: float
     input: Any
     snapshot: Mapping[str, Any] | None = None
+    root_start: str = ""
 
     def to_record(self) -> RunRecord | None:
         return make_record(
@@ -84,6 +86,7 @@ class ObservedState:
             updated_at=datetime.fromtimestamp(self.at, UTC),
             input_digest=input_digest(self.input),
             machine=None if self.snapshot is None else compress_state(self.snapshot),
+            root_start=self.root_start,
         )
 
 

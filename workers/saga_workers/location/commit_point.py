@@ -58,7 +58,9 @@ async def find_commit_point(ledger: RunLedger, traces: CommitTraces) -> CommitPo
         return "past"
     if not traces.is_lost:
         return "before"
-    story = await story_in_ledger(ledger, traces.saga_id, traces.saga, traces.generation, traces.input_digest)
+    story = await story_in_ledger(
+        ledger, traces.saga_id, traces.saga, traces.generation, traces.input_digest, traces.root_start
+    )
     if story is not None and story.phase == "committed":
         return "past"
     goes_backward = story is not None and story.phase == "backward"
@@ -75,14 +77,16 @@ def _own_effects(traces: CommitTraces) -> list[RecordedEffect]:
 
 
 async def story_in_ledger(
-    ledger: RunLedger, saga_id: str, saga: str, generation: int, input_digest: str | None
+    ledger: RunLedger, saga_id: str, saga: str, generation: int, input_digest: str | None, root_start: str
 ) -> SagaView | None:
     """The last view of this saga in the ledger; None if it has none of this generation. The end of another saga, or of
-    one with another input, that was started under its id says nothing about it. Raises LedgerUnavailable.
+    one with another input or root saga, that was started under its id says nothing about it. Raises LedgerUnavailable.
     """
     if workflow_id_problem(saga_id) is not None:
         return None  # no row has such an id, and a database may not even read it
-    row = await ledger.find_story(saga_id, saga=saga, generation=generation, input_digest=input_digest)
+    row = await ledger.find_story(
+        saga_id, saga=saga, generation=generation, input_digest=input_digest, root_start=root_start
+    )
     return None if row is None else row.view
 
 

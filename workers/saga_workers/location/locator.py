@@ -22,6 +22,7 @@ from saga_workers.location.parent_command import parent_command
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.machine_query import verifying_keys
+from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import describe_bulk
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.saga_runs import describe_saga_run, was_refused
@@ -256,7 +257,11 @@ class Locator:
         """The row of a completed saga that was undone since, by a run that Temporal has deleted."""
         with contextlib.suppress(LedgerUnavailable):
             row = await self.ledger.find_story(
-                run.id, saga=run.workflow_type, generation=view.generation or 1, input_digest=None
+                run.id,
+                saga=run.workflow_type,
+                generation=view.generation or 1,
+                input_digest=None,
+                root_start=await nested_root_start(run),
             )
             ended_at = None if row is None or row.view.ended_at is None else datetime.fromisoformat(row.view.ended_at)
             is_later = ended_at is not None and run.close_time is not None and ended_at >= run.close_time

@@ -41,6 +41,8 @@ async def _has_started(locator: _Reader, parent: Location, child: str, origin: O
             return not was_closed_before(run, began)
         view = (await outcome_of(locator, run)).view
     elif parent.row is not None:
+        if not same_owner(parent.row.start_of_root, origin.root_start):
+            return False
         if parent.row.started_at.timestamp() - PRECISION <= began:
             return True
         view = parent.row.view

@@ -16,6 +16,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.stuck.interrupted_undos import is_parked_undo
 from saga_workers.stuck.verdict import RUN_DELETED, undo_again
 from saga_workers.temporal.machine_query import read_machine
+from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import compress_state, input_digest
@@ -80,6 +81,7 @@ async def write_row(locator: Locator, saga_id: str) -> str:
         updated_at=last.close_time or _parked_at(view) or last.start_time,
         input_digest=input_digest(await first_input(temporal, described)),
         machine=machine,
+        root_start=await nested_root_start(described.run),
     )
     if record is None:
         return "not repaired: it has not started"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.stuck.verdict import OpenSaga
+from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import input_digest
@@ -73,11 +74,13 @@ async def is_parked_undo(locator: Locator, location: Location, view: SagaView) -
     described = location.run
     if view.state != "COMPLETED" or view.generation is None or described is None or location.undo is not None:
         return False
-    parked = await story_in_ledger(locator.ledger, view.id, view.saga, view.generation, None)
+    root_start = await nested_root_start(described.run)
+    parked = await story_in_ledger(locator.ledger, view.id, view.saga, view.generation, None, root_start)
     if parked is None or parked.phase != "backward" or parked.state in OVER:
         return False
     digest = input_digest(await first_input(locator.temporal, described))
-    return await story_in_ledger(locator.ledger, view.id, view.saga, view.generation, digest) is not None
+    own = await story_in_ledger(locator.ledger, view.id, view.saga, view.generation, digest, root_start)
+    return own is not None
 
 
 def _with_undone(view: SagaView, undone: Sequence[str]) -> SagaView:

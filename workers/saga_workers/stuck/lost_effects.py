@@ -228,10 +228,15 @@ async def _has_ended(locator: Locator, location: Location, origin: Origin) -> bo
     row = location.row or await locator.ledger.find(location.saga_id)
     if row is None:
         return False
-    if row.view.saga == origin.saga and (row.view.generation or 1) > origin.generation:
+    is_own_root = same_owner(row.root_start, origin.root_start)
+    if is_own_root and row.view.saga == origin.saga and (row.view.generation or 1) > origin.generation:
         return True
     story = await locator.ledger.find_story(
-        location.saga_id, saga=origin.saga, generation=origin.generation, input_digest=origin.whole_digest
+        location.saga_id,
+        saga=origin.saga,
+        generation=origin.generation,
+        input_digest=origin.whole_digest,
+        root_start=origin.root_start,
     )
     # An earlier saga with the same input has an earlier start.
     is_its_own = story is not None and story.started_at.timestamp() + PRECISION >= origin.started_at

@@ -38,7 +38,7 @@ async def find_missing_parent(locator: Locator, saga_id: str, origin: Origin) ->
     while parent is not None:
         location = await locator.locate(parent)
         if location.run is None or location.run.never_accepted:
-            return None if _is_known(location) else MissingParent(parent)
+            return None if _is_known(location, origin) else MissingParent(parent)
         run = location.run.run
         is_same = same_owner(await root_start_of_run(locator.temporal, location.run), origin.root_start)
         if not is_same or not await _has_child(locator, run, child, began):
@@ -49,9 +49,10 @@ async def find_missing_parent(locator: Locator, saga_id: str, origin: Origin) ->
     return None
 
 
-def _is_known(location: Location) -> bool:
-    """True if a saga without a run of its own has ended, or will end."""
-    if location.row is not None and location.row.view.state in OVER:
+def _is_known(location: Location, origin: Origin) -> bool:
+    """True if a saga without a run of its own has ended, or will end: that with the root saga of this ``origin``."""
+    row = location.row
+    if row is not None and row.view.state in OVER and same_owner(row.start_of_root, origin.root_start):
         return True
     if location.member is not None and location.member.bulk is not None:
         return True

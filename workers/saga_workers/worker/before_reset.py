@@ -155,7 +155,8 @@ def _in_guards(effects: Sequence[RecordedEffect]) -> dict[str, int]:
 async def _last_story(locator: Locator, about: Mapping[str, Any]) -> SagaView | None:
     """The saga as it was when it was last parked, as the ledger tells. Raises LedgerUnavailable."""
     saga, generation = activity.info().workflow_type or "", int(about["generation"])
-    return await story_in_ledger(locator.ledger, about["saga_id"], saga, generation, about["input_digest"])
+    of_start = about["input_digest"], about["root_start"]
+    return await story_in_ledger(locator.ledger, about["saga_id"], saga, generation, *of_start)
 
 
 def _undone_entries(effects: Sequence[RecordedEffect], story: SagaView | None) -> dict[str, int]:

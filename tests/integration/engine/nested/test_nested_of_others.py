@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_workers.client import Client
 from saga_workers.stuck.open_sagas import find_lost
@@ -12,6 +13,7 @@ from saga_workers.stuck.resumption import start_again
 from sagas.errors import RefusedError
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle, resolve, row
 from tests.integration.engine.nested.families import GO, book, define, delete, has_state, nested, waits
 
@@ -128,3 +130,33 @@ async def test_one_of_a_continued_parent_is_its_own(env: Environment) -> None:
         assert await client.cancel(id) == "accepted"
         assert (await finished(client, id))["state"] == "COMPENSATED"
     assert await env.effects() == []
+
+
+async def test_its_end_in_the_ledger_is_not_that_of_the_first_one(env: Environment, orders: AsyncEngine) -> None:
+    """All runs of both are deleted, so that only the ledger tells how their nested sagas have ended."""
+    async with env.serving(PARENT, WAITING_CHILD) as client:
+        id = await begin(client, "parent", {"n": 1})
+        await waits(client, f"{id}/sub")
+        await delete(client, f"{id}/sub")
+        await replace(client, id)
+        await has_state(client, f"{id}/sub", "PARKED")
+        assert await client.cancel(id) == "accepted"
+        if (await finished(client, id))["state"] == "PARKED":
+            await resolve(client, f"{id}/sub", "x", "compensate")
+        for ended in (id, f"{id}/sub"):
+            await has_state(client, ended, "COMPENSATED")
+            await until(lambda ended=ended: in_ledger(client, ended))
+            await delete(client, ended)
+        assert await env.effects() == ["first", "x"]
+        assert f"`saga resume {id}`" in "".join(await lost(client, f"{id}/sub"))
+
+        await start_again(client, await client.locator.locate(id))
+        await waits(client, f"{id}/sub")
+        assert await client.cancel(id) == "accepted"
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert await env.effects() == []
+
+
+async def in_ledger(client: Client, id: str) -> bool:
+    row = await client.locator.ledger.find(id)
+    return row is not None and row.view.state == "COMPENSATED"
