@@ -58,6 +58,8 @@ RESUMED_HEADER = "saga-resumed"
 """Header of a run that `saga resume` starts after the run of the saga was deleted: when the saga was started
 (``started_at``), the generations that its entries had (``generations``, by entry id), ``who`` did it, and the
 ``reason``."""
+EARLIER_HEADERS = (GENERATION_HEADER, RESUMED_HEADER)
+"""The headers in which a start says anything of earlier runs of its saga: they count only with a signature."""
 OWNER_HEADER = "saga-owner"
 """Header of a run that `saga undo` or `saga notify --again` starts for a saga: the saga's id."""
 VIEW_QUERY = "saga"

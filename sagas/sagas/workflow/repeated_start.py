@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalio import workflow
 
-from sagas.protocol.payloads import GENERATION_HEADER, RESUMED_HEADER
+from sagas.protocol.payloads import EARLIER_HEADERS, GENERATION_HEADER, RESUMED_HEADER
 from sagas.workflow.client_fields import (
     LAST_SECOND,
     number,
@@ -30,7 +30,7 @@ def earlier_in_headers() -> dict[str, Any]:
     an error.
     """
     headers = workflow.info().headers
-    return {name: read_payload(headers[name]) for name in (GENERATION_HEADER, RESUMED_HEADER) if name in headers}
+    return {name: read_payload(headers[name]) for name in EARLIER_HEADERS if name in headers}
 
 
 def generation_in_header() -> int:

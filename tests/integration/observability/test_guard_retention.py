@@ -8,6 +8,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,18 +24,32 @@ from saga_workers.client import Client
 from saga_workers.doctor import checks
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.runtime.logs import record_context
+from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.resumption import start_again
 from saga_workers.temporal import server_time
 from saga_workers.temporal.server_time import ServerTime
+from saga_workers.temporal.temporal_client import start_headers
+from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.worker.earlier_starts import has_begun_before
 from saga_workers.worker.guard_retention import HORIZON_MARGIN, GuardRetention, longest_attempt, retention_horizon
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import action
-from sagas.protocol.payloads import BULK_MEMO, OUTCOME_MEMO, STARTED_AT_MEMO
+from sagas.protocol.origin import decode_origin, encode_origin
+from sagas.protocol.payloads import (
+    BULK_MEMO,
+    DEFINITION_HEADER,
+    OUTCOME_MEMO,
+    RESUMED_HEADER,
+    SIGNATURE_HEADER,
+    STARTED_AT_MEMO,
+)
 from sagas.settings import SqlConnection
 from tests.helpers import eager_start
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer, WorkerProcess
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.observability.shop import make_shop
 
@@ -202,6 +217,23 @@ async def test_only_undoable_sagas_hold_back_the_watermark(quiet_shop: Shop) -> 
     began = await begin_of(client, undoable.id)
     assert await retention_horizon(client.locator, before=time.time() + 1) == pytest.approx(began, abs=0.001)
     assert await retention_horizon(client.locator, before=began - 1) is None
+
+
+async def test_a_terminated_saga_holds_back_the_watermark_until_it_is_undone(quiet_shop: Shop) -> None:
+    client, _ = quiet_shop
+    id = f"waiting-{uuid.uuid4()}"
+    await client.start("waiting", {}, id=id)
+    await waits(client, id)
+    began = await begin_of(client, id)
+    await client.temporal.get_workflow_handle(id).terminate("a test")
+    await seen(client, id, "Terminated")
+    assert await retention_horizon(client.locator, before=time.time() + 1) == pytest.approx(began, abs=0.001)
+    assert await continue_saga(client.locator, id, "ada") == "undone; it is COMPENSATED"
+
+    async def is_free() -> bool:
+        return await horizon(client) is None
+
+    await until(is_free)
 
 
 @pytest.mark.slow
@@ -387,6 +419,62 @@ async def test_a_start_with_an_earlier_time_in_its_memo_keeps_no_rows(quiet_shop
     began = (await handle.describe()).start_time.timestamp()
     assert await until(lambda: horizon(client)) == pytest.approx(began, abs=0.001)
     await handle.terminate("a test")
+
+
+async def test_a_resumed_saga_keeps_the_rows_of_its_deleted_run(quiet_shop: Shop) -> None:
+    """It goes on with effects that are older than its run, and may have to undo them."""
+    client, connections = quiet_shop
+    id = f"waiting-{uuid.uuid4()}"
+    await client.start("waiting", {}, id=id)
+    await waits(client, id)
+    await delete_run(client.temporal, id)
+    await until(lambda: is_gone(client, id))
+    async with connections.engine("shop").begin() as opened:
+        stored = (await opened.execute(text("select origin from saga_guard where saga_id = :id"), {"id": id})).scalar()
+        origin = decode_origin(str(stored))
+        old = encode_origin(replace(origin, started_at=origin.started_at - 40 * DAY))
+        change = "update saga_guard set created_at = created_at - :age, origin = :origin where saga_id = :id"
+        await opened.execute(text(change), {"age": 40 * DAY, "origin": old, "id": id})
+    await start_again(client, await client.locator.locate(id), not_ended=True)
+    await waits(client, id)
+    await seen(client, id)
+    began = origin.started_at - 40 * DAY
+    assert await retention_horizon(client.locator, before=time.time()) == pytest.approx(began, abs=0.001)
+    assert await upkeep(quiet_shop).run_once()
+    assert id in await remembered(connections)
+    assert await client.cancel(id) == "accepted"
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+
+
+async def test_a_forged_header_of_a_resumed_saga_keeps_no_rows(quiet_shop: Shop) -> None:
+    client, _ = quiet_shop
+    resumed = {"started_at": 0, "generations": {}, "undone": []}
+    with start_headers({RESUMED_HEADER: resumed, DEFINITION_HEADER: {}, SIGNATURE_HEADER: "forged"}):
+        handle = await client.temporal.start_workflow(
+            "waiting",
+            {},
+            id=f"waiting-{uuid.uuid4()}",
+            task_queue=client.project.settings.temporal.task_queue,
+            memo={STARTED_AT_MEMO: 0},
+        )
+    keys = client.locator.keys
+    assert keys is not None
+    info = await describe_run(client.temporal, handle.id)
+    assert info is not None
+    assert not await has_begun_before(client.temporal, info.run, 0.0, keys)
+
+
+async def waits(client: Client, id: str) -> None:
+    async def is_there() -> bool:
+        if (await client.locator.locate(id)).kind == "unknown":
+            return False
+        return any(step["id"] == "approval" and step["state"] == "RUNNING" for step in (await client.show(id))["steps"])
+
+    await until(is_there)
+
+
+async def is_gone(client: Client, id: str) -> bool:
+    return await describe_run(client.temporal, id) is None
 
 
 async def horizon(client: Client) -> float | None:

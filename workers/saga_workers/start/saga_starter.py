@@ -48,6 +48,7 @@ from sagas.protocol.payloads import (
     OWNER_HEADER,
     RESUMED_HEADER,
     SIGNATURE_HEADER,
+    STARTED_AT_MEMO,
 )
 from sagas.protocol.saga_view import STARTED_AGAIN
 from sagas.protocol.signed_content import start_content
@@ -228,6 +229,9 @@ class SagaStarter:
         owner: str | None = None,
     ) -> StartResult:
         """Raises WorkflowAlreadyStartedError; UsageError if Temporal refuses the request."""
+        memo: dict[str, Any] = {} if request.event is None else {EVENT_MEMO: request.event}
+        if (resumed := headers.get(RESUMED_HEADER)) is not None:
+            memo[STARTED_AT_MEMO] = resumed["started_at"]  # lists show it, and the purge of the guards needs it
         try:
             signed = self._signed_headers(saga_id, {saga_id: request.input}, headers)
             with start_headers({**signed, **headers, **({} if owner is None else {OWNER_HEADER: owner})}):
@@ -241,7 +245,7 @@ class SagaStarter:
                     static_summary=run_summary(self._definition.description or self._definition.saga),
                     static_details=self._static_details,
                     search_attributes=self._search_attributes({**request.labels, **(labels or {})}),
-                    memo=None if request.event is None else {EVENT_MEMO: request.event},
+                    memo=memo or None,
                 )
         except RPCError as error:
             if (reason := refusal_reason(error, len(encode_json(request.input)))) is not None:

@@ -1,20 +1,26 @@
 """Verifies that a saga has begun before its newest run, as a field in the memo of the run claims.
 
 Any client may start a run with any memo. The engine writes the field where a workflow continues itself as a new run,
-which Temporal records, and where a saga leaves its bulk workflow, which is signed.
+which Temporal records, where a saga leaves its bulk workflow, and where `saga resume` starts it again, which are
+signed.
 """
 
 from __future__ import annotations
 
 from temporalio.api.enums.v1 import ContinueAsNewInitiator
+from temporalio.api.history.v1 import WorkflowExecutionStartedEventAttributes
 from temporalio.client import Client as Temporal
 
 from saga_workers.bulk.signed_departures import departed_from
+from saga_workers.temporal.payload_codec import decrypted
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.run_times import PRECISION
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
-from sagas.protocol.payloads import RESUMED_HEADER
+from sagas.protocol.payloads import DEFINITION_HEADER, EARLIER_HEADERS, RESUMED_HEADER, SIGNATURE_HEADER
+from sagas.protocol.signed_content import start_content
 from sagas.settings.signing_keys import SigningKeys
+from sagas.text.exact_json import decode_json
+from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
 _BY_WORKFLOW = ContinueAsNewInitiator.CONTINUE_AS_NEW_INITIATOR_WORKFLOW
 
@@ -29,7 +35,7 @@ async def has_begun_before(temporal: Temporal, run: RunInfo, claimed: float, key
     if started is None:
         return True
     if started.initiator != _BY_WORKFLOW or not started.continued_execution_run_id:
-        return await departed_from(run, started, keys) is not None
+        return await _was_given_over(run, started, claimed, keys)
     first = await start_of_run(temporal, run.id, started.first_execution_run_id)
     described = await describe_run(temporal, run.id, started.first_execution_run_id)
     if first is None or described is None:
@@ -38,3 +44,36 @@ async def has_begun_before(temporal: Temporal, run: RunInfo, claimed: float, key
         return True
     is_within = described.run.start_time.timestamp() - PRECISION <= claimed
     return is_within or await departed_from(described.run, first, keys) is not None
+
+
+async def _was_given_over(
+    run: RunInfo, started: WorkflowExecutionStartedEventAttributes, claimed: float, keys: SigningKeys | None
+) -> bool:
+    """True if a bulk workflow has given the saga a run of its own, or `saga resume` has started it again, and it has
+    begun at the ``claimed`` time or before.
+    """
+    if await departed_from(run, started, keys) is not None:
+        return True
+    began = await _resumed_start(run, started, keys)
+    return began is not None and began - PRECISION <= claimed
+
+
+async def _resumed_start(
+    run: RunInfo, started: WorkflowExecutionStartedEventAttributes, keys: SigningKeys | None
+) -> float | None:
+    """When the saga has begun that `saga resume` has started again; None for another run. Without ``keys`` nothing is
+    verified.
+    """
+    headers = started.header.fields
+    if RESUMED_HEADER not in headers or len(started.input.payloads) != 1:
+        return None
+    try:
+        input = read_payload(await decrypted(started.input.payloads[0], run.converter.payload_codec))
+        earlier = {name: read_payload(headers[name]) for name in EARLIER_HEADERS if name in headers}
+        content = start_content(run.id, headers[DEFINITION_HEADER].data, {run.id: input}, earlier)
+        signature = decode_json(headers[SIGNATURE_HEADER].data) if SIGNATURE_HEADER in headers else None
+        began = float(earlier[RESUMED_HEADER]["started_at"])
+    except (ArithmeticError, KeyError, TypeError, UnreadableValue, ValueError):
+        return None
+    is_signed = keys is None or not keys.keys or keys.verifies("start", content, signature)
+    return began if is_signed else None

@@ -23,11 +23,15 @@ from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.claimed_states import carried_start, closed_view
+from saga_workers.temporal.root_starts import root_start_of_run
+from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.server_time import ServerTime
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, describe_run, list_runs
 from saga_workers.worker.earlier_starts import has_begun_before
 from sagas.definition.model import Definition
 from sagas.errors import SagaError
+from sagas.protocol.origin import same_owner
+from sagas.protocol.payloads import UNDO_SUFFIX
 
 log = logging.getLogger("saga.upkeep")
 
@@ -130,7 +134,8 @@ _FEW_RUNS = 200
 
 
 async def retention_horizon(locator: Locator, *, before: float) -> float | None:
-    """The earliest start of a saga that is open, or has completed and can be undone; None if none is before ``before``.
+    """The earliest start of a saga that is open, or whose run is closed and that can be undone; None if none is before
+    ``before``.
 
     Times are seconds since the epoch. Every open workflow in the namespace counts, whatever its type: a horizon that is
     too low only keeps rows longer. Raises RPCError if Temporal does not answer.
@@ -142,11 +147,11 @@ async def retention_horizon(locator: Locator, *, before: float) -> float | None:
 
 
 async def _earliest_undoable(locator: Locator, since: float, until: float) -> float | None:
-    """The earliest start in [since, until) of a completed saga that can be undone.
+    """The earliest start in [since, until) of a saga that has completed, or was terminated, and can be undone.
 
     Lists come newest first and may be long, so this bisects by counts and reads the oldest intervals first.
     """
-    query = "ExecutionStatus = 'Completed'"
+    query = f"(ExecutionStatus = 'Completed' OR {ENDED_FROM_OUTSIDE})"
     within = f"{query} AND StartTime >= '{_iso_time(since)}' AND StartTime < '{_iso_time(until)}'"
     count = (await locator.temporal.count_workflows(within, rpc_timeout=_RPC_TIMEOUT)).count
     if count == 0:
@@ -181,8 +186,29 @@ async def _earliest_start(locator: Locator, runs: AsyncIterator[RunInfo], before
 
 async def _undoable_runs(locator: Locator, query: str) -> AsyncIterator[RunInfo]:
     async for run in list_runs(locator.temporal, query):
-        if await _may_be_undone(locator, run):
+        check = _may_be_continued if run.ended_from_outside else _may_be_undone
+        if await check(locator, run):
             yield run
+
+
+async def _may_be_continued(locator: Locator, run: RunInfo) -> bool:
+    """True if the saga of a terminated run of this project may have effects that nothing has undone or completed
+    since: neither its undo, nor a later run of the same saga.
+    """
+    is_own = locator.settings is not None and run.task_queue == locator.settings.temporal.task_queue
+    if not is_own or run.id.endswith(UNDO_SUFFIX) or await was_never_accepted(locator.temporal, run):
+        return False
+    undo = await describe_run(locator.temporal, run.id + UNDO_SUFFIX)
+    if undo is not None and undo.run.ended_by_itself and undo.run.start_time >= run.start_time:
+        return False
+    last = await describe_run(locator.temporal, run.id)
+    if last is None or last.run.run_id == run.run_id or not last.run.ended_by_itself:
+        return True
+    described = await describe_run(locator.temporal, run.id, run.run_id)
+    if described is None or last.run.workflow_type != run.workflow_type:
+        return described is not None
+    starts = [await root_start_of_run(locator.temporal, one) for one in (described, last)]
+    return not same_owner(*starts)
 
 
 async def _may_be_undone(locator: Locator, run: RunInfo) -> bool:
