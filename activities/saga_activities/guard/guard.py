@@ -200,6 +200,15 @@ class Guard(ScriptTransactions):
         stored = await self.run(entry_key, op, script, time.time(), deadline)
         return None if stored.kind == "done" and stored.result is _NOT_DECIDED else stored
 
+    async def await_row(self, entry_key: EntryKey, op: RowOp, *, deadline: float) -> Outcome:
+        """Wait for the end of an open transaction that has inserted the row of an operation. Nothing is stored."""
+
+        async def script(tx: GuardTransaction) -> ScriptResult:
+            await tx.insert(op, "undo")
+            return ScriptResult(Outcome.done(attempt=None))
+
+        return await self.run(entry_key, op, script, time.time(), deadline)
+
     async def run_probe(
         self, entry_key: EntryKey, body: GuardedBody, *, scheduled_at: float, deadline: float
     ) -> Outcome:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
 
 from sagas.definition.analysis.commit_evidence import commit_evidence
-from sagas.definition.model import is_nested
+from sagas.definition.model import Definition, is_nested
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, RunWasReset
 from sagas.protocol.origin import root_start_of
@@ -78,6 +78,7 @@ class RunReset:
         about |= {"evidence": commit_evidence(machine.definition).to_json(), "is_lost": machine.earlier_state_is_lost}
         finishes = [step.id for step in machine.definition.steps if step.do.uses == "finish"]
         about |= {"committed": machine.told_committed, "finishes": finishes}
+        about |= {"undos": [list(undo) for undo in _guarded_undos(machine.definition)]}
         origin = machine.origin()
         about |= {"input_digest": origin.input_digest, "root_start": root_start_of(origin)}
         self._tasks.start(_TASK, self._look_up(about, seed))
@@ -134,3 +135,11 @@ class RefusedReset:
         """Raises SagaApplicationError if the run was reset."""
         if self.has_happened:
             raise refused_error(_BULK_RESET)
+
+
+def _guarded_undos(definition: Definition) -> Iterator[tuple[str, str, bool]]:
+    """The steps with an undo in a guard: the step, the connection of that guard, and whether the step is in it."""
+    for step in definition.steps:
+        for connection in dict.fromkeys(operation.connection for operation in step.compensations):
+            if connection is not None:
+                yield step.id, connection, connection == step.do.connection

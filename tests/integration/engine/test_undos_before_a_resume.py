@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.guard import Guard, GuardMode
 from saga_activities.guard.schema import create_tables
+from saga_activities.guard.sql_session import SqlSession
 from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
 from sagas import Rejected
@@ -146,3 +151,39 @@ async def test_a_confirm_in_a_guard_tells_of_the_commit_point(env: Environment) 
             await client.cancel(id)
         await handle(client, id).signal("go")
         assert (await finished(client, id))["state"] == "COMPLETED"
+
+
+UNDER_WAY: dict[str, tuple[str, GuardMode]] = {
+    "outside of the guards": ("x", "own"),
+    "in its guard": ("a", "decide"),
+}
+
+
+@pytest.mark.parametrize("where", UNDER_WAY)
+async def test_an_undo_whose_transaction_is_open_is_waited_for(env: Environment, where: str) -> None:
+    """The run that has begun it is deleted, and nothing that is stored tells of it until it commits."""
+    entry, mode = UNDER_WAY[where]
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def held(sql: SqlSession) -> None:
+        await sql.execute("delete from effects where what = :what", what=entry)
+        begun.set()
+        await go.wait()
+
+    async with env.serving(with_step(STEPS["an action"])) as client:
+        id = await begin(client, "line")
+        await waits_at(client, id, "go")
+        await delete(client, id)
+        now, guard = time.time(), Guard("shop", env.engine)
+        key = EntryKey(id, entry)
+        undo = asyncio.create_task(guard.undo(key, held, mode=mode, scheduled_at=now, deadline=now + 120))
+        await begun.wait()
+        await start_again(client, await client.locator.locate(id), not_ended=True)
+        await asyncio.sleep(1.5)
+        assert (env.log(), row(await client.show(id), "a")["state"]) == (["do a", "do x"], "PENDING")
+        go.set()
+        assert (await undo).kind == "done"
+        story = await finished(client, id)
+        assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "late")
+        assert env.log().count("do x") == 1
+    assert await env.effects() == []

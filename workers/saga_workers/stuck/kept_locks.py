@@ -23,7 +23,7 @@ class KeptLocks:
 
 
 async def kept_locks(locator: Locator, settings: Settings, saga_id: str) -> KeptLocks | None:
-    """None if the saga is over, so that its locks may be released. Raises SagaError, RPCError."""
+    """Why a saga keeps its locks; None if it is over, so that they may be released. Raises SagaError, RPCError."""
     within_temporal = locator.within_temporal()
     location = await within_temporal.locate(saga_id)
     if location.home is not None:

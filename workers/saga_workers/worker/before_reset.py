@@ -15,6 +15,7 @@ from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus, WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_activities.guard.entry_key import EntryKey, fits_guard_key
 from saga_workers.location.commit_point import CommitTraces, find_commit_point, story_in_ledger
 from saga_workers.location.done_commands import done_commands
 from saga_workers.location.locator import Locator
@@ -32,6 +33,7 @@ from saga_workers.temporal.saga_runs import describe_saga_run
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.worker.nested_traces import nested_traces
+from saga_workers.worker.undos_under_way import PossibleUndo, await_undos
 from sagas.definition.analysis.commit_evidence import CommitEvidence
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.earlier.known_steps import LeftState, joined_records
@@ -68,7 +70,11 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     """
     saga_id, generation = about["saga_id"], int(about["generation"])
     saga, digest = activity.info().workflow_type or "", about["input_digest"]
-    recorded = [effect for effect in await recorded_effects(settings, saga_id) if effect.generation >= generation]
+    recorded = await recorded_effects(settings, saga_id)
+    if undos := _possible_undos(saga_id, about["undos"], recorded, generation):
+        await await_undos(settings, undos)
+        recorded = await recorded_effects(settings, saga_id)
+    recorded = [effect for effect in recorded if effect.generation >= generation]
     root_start = about["root_start"]
     effects = without_others(recorded, saga, digest, root_start)
     started = datetime.fromtimestamp(float(about["since"]), UTC)
@@ -139,6 +145,26 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
             }
         ),
     }
+
+
+def _possible_undos(
+    saga_id: str, undos: Iterable[Sequence[Any]], recorded: Sequence[RecordedEffect], generation: int
+) -> list[PossibleUndo]:
+    """The rows that an undo of an earlier run may be about to write. Of a step outside of the guards that has left
+    nothing, and is no `for_each`, its first entry may be undone.
+    """
+    if not fits_guard_key(saga_id):
+        return []
+    of_steps: dict[str, set[tuple[str, int]]] = {}
+    for effect in recorded:
+        if effect.generation >= generation:
+            of_steps.setdefault(effect.entry.partition("#")[0], set()).add((effect.entry, effect.generation))
+    possible: list[PossibleUndo] = []
+    for step, connection, is_in_same_guard in undos:
+        entries = of_steps.get(step, set()) | (set() if is_in_same_guard else {(step, generation)})
+        op = "undo" if is_in_same_guard else "own_undo"
+        possible += [PossibleUndo(connection, EntryKey(saga_id, *entry), op) for entry in sorted(entries)]
+    return possible
 
 
 def _in_guards(effects: Sequence[RecordedEffect]) -> dict[str, int]:
