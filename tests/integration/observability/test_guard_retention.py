@@ -422,7 +422,7 @@ async def test_a_start_with_an_earlier_time_in_its_memo_keeps_no_rows(quiet_shop
 
 
 async def test_a_resumed_saga_keeps_the_rows_of_its_deleted_run(quiet_shop: Shop) -> None:
-    """It goes on with effects that are older than its run, and may have to undo them."""
+    """The new run goes on with effects that are older than its run, and may have to undo them."""
     client, connections = quiet_shop
     id = f"waiting-{uuid.uuid4()}"
     await client.start("waiting", {}, id=id)

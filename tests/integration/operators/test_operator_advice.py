@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[3]
 RUN_ELSEWHERE = {
     "cancel": "tests/integration/cli/test_operator_commands.py",
     "start": "tests/integration/cli/test_start_and_show.py",
+    "start --id --input": "tests/integration/cli/test_json_output.py",
     "notify": "tests/integration/cli/test_notification_commands.py",
     "resolve --definition": "tests/integration/cli/test_operator_commands.py",
     "resolve --with": "tests/integration/cli/test_operator_commands.py",

@@ -128,7 +128,7 @@ class Locator:
             then = f"starts it again{self.if_not_ended}; then cancel it, or let it go on"
             return UsageError(
                 f"Temporal has no run of {saga_id} any more, and the effects of its nested sagas are open: {nested}",
-                help=f"{start_with_input(saga_id)}    {then}",
+                help=f"{saga_command('resume', saga_id, definition='FILE', input='@FILE')}    {then}",
             )
         if open_there:
             again = saga_command("resume", saga_id)

@@ -16,8 +16,10 @@ from saga_workers.stuck.served_runs import is_open_for
 from saga_workers.temporal.root_starts import root_start_of_run
 from saga_workers.temporal.run_times import was_closed_before, was_started_by
 from saga_workers.temporal.temporal_runs import RunInfo
-from sagas.protocol.origin import Origin, same_owner
+from sagas.protocol.locks import owner_id
+from sagas.protocol.origin import Origin, same_owner, start_of
 from sagas.protocol.saga_view import OVER
+from sagas.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +71,31 @@ async def _has_child(locator: Locator, run: RunInfo, child: str, began: float) -
         return True
     view = (await outcome_of(locator, run)).view
     return view is not None and child in {nested.id for nested in view.children}
+
+
+async def missing_starts(locator: Locator, settings: Settings, location: Location) -> dict[str, float]:
+    """The :func:`sagas.protocol.origin.start_of` each root saga of this id of which nothing is left but the open
+    effects of sagas that are nested in it, with the time at which the first of these began. Not that of the run, or the
+    row, that has the id now. Empty for a nested saga, which its parent starts again. Raises SagaError, RPCError.
+    """
+    from saga_workers.location.traces import effects_of_sagas, nested_sagas
+
+    starts: dict[str, float] = {}
+    if owner_id(location.saga_id) != location.saga_id:
+        return starts
+    for effects in (await effects_of_sagas(settings, await nested_sagas(settings, location.saga_id))).values():
+        for effect in effects:
+            if effect.origin is not None and effect.origin.root_start and (effect.open or effect.undo_elsewhere):
+                began = min(effect.origin.started_at, starts.get(effect.origin.root_start, effect.origin.started_at))
+                starts[effect.origin.root_start] = began
+    present = await _present_start(locator, location) if starts else None
+    return {start: began for start, began in starts.items() if present is None or not same_owner(start, present)}
+
+
+async def _present_start(locator: Locator, location: Location) -> str | None:
+    """The start of the saga that has the id now, empty if it is not known; None without one."""
+    if location.run is not None:
+        return None if location.run.never_accepted else await root_start_of_run(locator.temporal, location.run)
+    if location.member is not None:
+        return start_of(location.member.claim.saga, location.member.claim.input_digest)
+    return None if location.row is None else location.row.start_of_root

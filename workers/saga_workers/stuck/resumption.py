@@ -27,6 +27,7 @@ from saga_workers.location.traces import (
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
 from saga_workers.stuck.lost_effects import has_ended_before, has_no_run, lost_effects, may_have_ended
+from saga_workers.stuck.missing_parents import missing_starts
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import namespace_retention
@@ -34,7 +35,7 @@ from saga_workers.views.saga_view import read_view
 from sagas.definition.analysis.commit_evidence import commit_evidence
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, UsageError
-from sagas.protocol.origin import Origin
+from sagas.protocol.origin import Origin, start_of
 from sagas.protocol.payloads import input_digest
 from sagas.protocol.saga_view import FINAL_STATES, OVER
 from sagas.text.shell import saga_command
@@ -76,23 +77,22 @@ async def start_again(
         "not_committed": committed is False,
     }
     effects = await recorded_effects(client.project.settings, saga_id)
-    remaining = await lost_effects(client.locator, location, effects)
-    await _refuse_held(client, location, remaining, not_ended)
-    await _refuse_ended(client, location, effects, remaining)
+    starts = {} if effects else await missing_starts(client.locator, client.project.settings, location)
+    if starts:
+        await _refuse_held(client, location)
+        origin = await _origin_as_given(client, saga_id, starts, definition, input, given)
+    else:
+        remaining = await lost_effects(client.locator, location, effects)
+        await _refuse_other(client, location, remaining, not_ended)
+        await _refuse_ended(client, location, effects, remaining)
+        origin = open_origin(remaining) or next((each.origin for each in effects if each.origin is not None), None)
     if not not_ended:
         await _refuse_forgotten(client, location, effects, given)
-    origin = open_origin(remaining) or next((effect.origin for effect in effects if effect.origin is not None), None)
     if origin is None and effects:
         name = "NAME" if location.row is None else location.row.view.saga
         raise UsageError(
             f"the guards have effects of {saga_id}, but not what it was started with",
             help=f"start it with its input: {start_with_input(saga_id, name)}, then cancel it",
-        )
-    if origin is None and (nested := await client.locator.open_nested_effects(saga_id)):
-        then = f"starts it again{client.locator.if_not_ended}; then cancel it, or let it go on"
-        raise RefusedError(
-            f"no database has what {saga_id} was started with, and the effects of its nested sagas are open: {nested}",
-            help=f"{start_with_input(saga_id)}    {then}",
         )
     if origin is None:
         raise await client.locator.unknown_saga(saga_id)
@@ -124,14 +124,7 @@ async def start_again(
     # An undone parent has decided about its nested sagas; who knows the commit point has looked at the participants.
     if not not_ended and committed is None and origin.parent is None:
         await _refuse_unknown_end(client, location, own, traces, given)
-    starter = SagaStarter(
-        client.locator,
-        started_with,
-        task_queue=client.project.settings.temporal.task_queue,
-        keys=client.project.settings.signing_keys(create=True),
-        variables=origin.variables,
-        attributes=await client.search_attributes(),
-    )
+    starter = await _starter(client, started_with, origin.variables)
     request = await starter.check(_input(saga_id, origin, input, given))
     if input_digest(request.input) != origin.input_digest:
         raise UsageError(f"{saga_id} was started with another input than this one")
@@ -148,7 +141,55 @@ async def start_again(
     )
 
 
-async def _refuse_held(client: Client, location: Location, lost: Sequence[RecordedEffect], not_ended: bool) -> None:
+async def _starter(client: Client, definition: Definition, variables: Mapping[str, Any]) -> SagaStarter:
+    return SagaStarter(
+        client.locator,
+        definition,
+        task_queue=client.project.settings.temporal.task_queue,
+        keys=client.project.settings.signing_keys(create=True),
+        variables=variables,
+        attributes=await client.search_attributes(),
+    )
+
+
+async def _origin_as_given(
+    client: Client,
+    saga_id: str,
+    starts: Mapping[str, float],
+    definition: Definition | None,
+    input: Any,
+    given: Mapping[str, Any],
+) -> Origin:
+    """The origin of a saga of which only nested ones have left anything: they know its ``starts``, which tell whether
+    it was started with this definition and input.
+    """
+    again = saga_command("resume", saga_id, **{**given, "definition": "FILE", "input": "@FILE"})
+    if definition is None or input is ABSENT:
+        nested = await client.locator.open_nested_effects(saga_id)
+        then = f"starts it again{client.locator.if_not_ended}; then cancel it, or let it go on"
+        raise RefusedError(
+            f"no database has what {saga_id} was started with, and the effects of its nested sagas are open: {nested}",
+            help=f"{again}    {then}",
+        )
+    variables = client.project.settings.vars
+    digest = input_digest((await (await _starter(client, definition, variables)).check(input)).input)
+    began = starts.get(start_of(definition.saga, digest))
+    if began is None:
+        raise UsageError(f"{saga_id} was not started as {definition.saga} with this input", help=again)
+    return Origin(definition.saga, definition.digest, digest, began, has_input=True, variables=variables)
+
+
+async def _refuse_held(client: Client, location: Location) -> None:
+    """Raise RefusedError if a workflow of somebody else is open under the id of a saga that has left nothing itself."""
+    if location.open_run is not None:
+        holder = f"{holder_in_words(location.open_run.run)} has the id {location.open_run.run.id} and is open"
+        raise RefusedError(
+            f"{holder}, so {location.saga_id} cannot be started again",
+            help=f"wait for its end, or end it; then {saga_command('resume', location.saga_id)}",
+        )
+
+
+async def _refuse_other(client: Client, location: Location, lost: Sequence[RecordedEffect], not_ended: bool) -> None:
     """Raise RefusedError if another workflow is open under the id, which may have effects of its own.
 
     A run of the same saga that has parked at the effects of this one has none.

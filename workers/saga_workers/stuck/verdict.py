@@ -10,7 +10,7 @@ from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.parent_command import is_undone
 from saga_workers.stuck.lost_effects import has_ended_before, lost_effects, may_have_ended
-from saga_workers.stuck.missing_parents import MissingParent, find_missing_parent
+from saga_workers.stuck.missing_parents import MissingParent, find_missing_parent, missing_starts
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.saga_input import first_input
@@ -179,6 +179,8 @@ async def judge(locator: Locator, settings: Settings, location: Location) -> Ver
     if verdict == "deleted" and location.member is not None:
         return "deleted" if open_effects(effects) else "claim left"
     if await lost_effects(locator, location, effects):
+        return "replaced" if location.open_run is not None else "deleted"
+    if not effects and await missing_starts(locator, settings, location):
         return "replaced" if location.open_run is not None else "deleted"
     return verdict
 

@@ -151,7 +151,7 @@ def _possible_undos(
     saga_id: str, undos: Iterable[Sequence[Any]], recorded: Sequence[RecordedEffect], generation: int
 ) -> list[PossibleUndo]:
     """The rows that an undo of an earlier run may be about to write. Of a step outside of the guards that has left
-    nothing, and is no `for_each`, its first entry may be undone.
+    nothing, its only entry may be undone; nothing tells of the items of a `for_each`.
     """
     if not fits_guard_key(saga_id):
         return []

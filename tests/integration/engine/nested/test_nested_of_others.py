@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_workers.client import Client
 from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.resumption import start_again
-from sagas.errors import RefusedError
+from saga_workers.stuck.verdict import judge
+from sagas.errors import RefusedError, UsageError
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
@@ -160,3 +161,46 @@ async def test_its_end_in_the_ledger_is_not_that_of_the_first_one(env: Environme
 async def in_ledger(client: Client, id: str) -> bool:
     row = await client.locator.ledger.find(id)
     return row is not None and row.view.state == "COMPENSATED"
+
+
+async def parent_without_traces(env: Environment, client: Client) -> str:
+    """A deleted parent of which nothing but an effect of its nested saga is left."""
+    id = await begin(client, "parent", {"n": 1})
+    await waits(client, id)
+    await delete(client, id)
+    return id
+
+
+@pytest.mark.parametrize("end", ["COMPLETED", "TERMINATED", "open"])
+async def test_a_parent_without_traces_is_resumed_beside_a_run_that_has_had_its_id(env: Environment, end: str) -> None:
+    parent = define("parent", nested("sub", "child"), GO)
+    async with env.serving(parent, CHILD, define("other", GO)) as client:
+        id = await parent_without_traces(env, client)
+        queue = client.project.settings.temporal.task_queue
+        await run_changes.take_id(client.temporal, id, "other", {}, task_queue=queue)
+        await waits(client, id)
+        if end == "COMPLETED":
+            await handle(client, id).signal("go")
+        elif end == "TERMINATED":
+            await handle(client, id).terminate("a test")
+        if end != "open":
+            await has_state(client, id, end)
+
+        location = await client.locator.locate(id)
+        assert await judge(client.locator, client.project.settings, location) in ("deleted", "replaced")
+        words = {"definition": client.project.definition("parent"), "input": {"n": 1}, "not_ended": True}
+        if end == "open":
+            with pytest.raises(RefusedError, match=r"is open, so .* cannot be started again"):
+                await start_again(client, location, **words)
+            return
+        with pytest.raises(RefusedError) as refused:
+            await start_again(client, location)
+        assert f"saga resume {id} --definition FILE --input @FILE" in (refused.value.help or "")
+        with pytest.raises(UsageError, match="was not started as parent with this input"):
+            await start_again(client, location, **{**words, "input": {"n": 2}})
+        await start_again(client, location, **words)
+        await waits(client, id)
+        assert env.log() == ["do x"]
+        assert await client.cancel(id) == "accepted"
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert await env.effects() == []
