@@ -7,6 +7,7 @@ started the child workflow: otherwise the saga could close first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -77,7 +78,7 @@ class Notifications:
         except DefinitionError as error:
             payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
         problem = ""
-        for id in (command.workflow_id, second_notification_id(command.workflow_id)):
+        for id in _workflow_ids(command.workflow_id):
             signed = signed_message("notification", [id], decode_json(payload.data))
             taken = await self._start_as(id, command, to_payload(signed, "the content of the notification"))
             if taken is None:
@@ -118,6 +119,14 @@ class Notifications:
             workflow.logger.warning(problem)
         self._starting.discard(command.id)
         self._context.tasks.discard(f"notify {command.id}")
+
+
+def _workflow_ids(first: str) -> Iterator[str]:
+    """The workflow ids of the delivering run, each for the case that a run of somebody else has those before it."""
+    yield first
+    yield second_notification_id(first)
+    # Nobody can guess this one. After a reset it is another one, and the receiver knows the event by its id.
+    yield f"{first}.{workflow.uuid4().hex}"
 
 
 def _delivery_input(command: Notify) -> dict[str, Any]:

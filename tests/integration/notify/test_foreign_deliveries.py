@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.views.saga_list import SagaFilter
+from sagas import Rejected
 from sagas.protocol.payloads import NOTIFICATION_MEMO, NOTIFICATION_WORKFLOW
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
@@ -46,3 +49,31 @@ async def test_a_foreign_run_is_not_taken_for_the_delivery(env: Environment, kin
 
         await until(is_shown)
         await foreign.terminate("a test")
+
+
+async def test_it_is_delivered_although_both_of_its_ids_are_taken(env: Environment) -> None:
+    env.plan["do notify-0-completed"] = [Rejected("gone")]
+    async with env.serving(TOLD) as client:
+        id = await begin(client, "told")
+
+        async def waits() -> bool:
+            return row(await client.show(id), "go")["state"] == "RUNNING"
+
+        await until(waits)
+        taken = [f"{id}~notify-0-completed{suffix}" for suffix in ("", ".2")]
+        foreign = [await client.temporal.start_workflow("billing", {}, id=run, task_queue="nobody") for run in taken]
+        await client.signal(id, "go")
+        assert (await finished(client, id))["state"] == "COMPLETED"
+
+        async def is_listed() -> list[str]:
+            criteria = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
+            stuck = [view async for view in list_stuck(client.locator, criteria, limit=10)]
+            return [reason for view in stuck if view.id == id for reason in view.stuck or ()]
+
+        reasons = await until(is_listed)
+        assert "notify-0-completed is EXHAUSTED after 1 attempt: gone" in reasons[0]
+        [told] = (await client.show(id))["notifications"]
+        assert told["run"].startswith(f"{taken[0]}.")
+        assert told["run"] not in taken
+        for run in foreign:
+            await run.terminate("a test")

@@ -17,7 +17,7 @@ from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
-from saga_workers.temporal.visibility_filter import keyword_condition
+from saga_workers.temporal.visibility_filter import keyword_condition, prefix_condition
 from sagas.definition.times import format_timestamp
 from sagas.errors import RefusedError, UsageError, did_you_mean
 from sagas.protocol.operator_names import recorded_name
@@ -55,8 +55,8 @@ async def with_notifications(temporal: Temporal, view: SagaView) -> SagaView:
             if described is None:
                 return row
             first = described.run
-            if not _is_of(first, view.id) and (second := await _second_run(temporal, row, view.id)) is not None:
-                return await _with_delivery_state(replace(row, run=second.id), second)
+            if not _is_of(first, view.id) and (other := await _other_run(temporal, row, view.id)) is not None:
+                return await _with_delivery_state(replace(row, run=other.id), other)
             # `saga notify --again` starts one without a parent.
             if _is_of(first, view.id) or (first.workflow_type == NOTIFICATION_WORKFLOW and first.parent_id is None):
                 return await _with_delivery_state(row, first)
@@ -70,10 +70,19 @@ def _is_of(run: RunInfo, saga_id: str) -> bool:
     return run.workflow_type == NOTIFICATION_WORKFLOW and run.parent_id in (saga_id, saga_id + UNDO_SUFFIX)
 
 
-async def _second_run(temporal: Temporal, row: NotificationView, saga_id: str) -> RunInfo | None:
-    """The run that the saga has started under the second id, because somebody else had the first one."""
+async def _other_run(temporal: Temporal, row: NotificationView, saga_id: str) -> RunInfo | None:
+    """The run that the saga has started under the second id, because somebody else had the first one, or under one that
+    nobody can guess, because both were taken.
+    """
     described = await describe_run(temporal, second_notification_id(row.run))
-    return described.run if described is not None and _is_of(described.run, saga_id) else None
+    if described is not None and _is_of(described.run, saga_id):
+        return described.run
+    condition = None if described is None else prefix_condition("WorkflowId", f"{row.run}.")
+    if condition is not None:
+        async for run in list_runs(temporal, condition):
+            if _is_of(run, saga_id):
+                return run
+    return None
 
 
 def _taken(run: RunInfo) -> str:
