@@ -18,7 +18,10 @@ from tests.integration.bulk.conftest import Bank
 honest = SagaDetacher.__call__
 
 
-async def test_a_saga_waits_until_its_id_is_free(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by", ["queue", "prefix"])
+async def test_a_saga_waits_until_its_id_is_free(bank: Bank, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    """The run that has its id is listed, too, if no task queue is asked for."""
+    id = f"taken-{by}"
     temporal, foreign = bank.client.temporal, []
 
     async def after_a_foreign_start(
@@ -26,13 +29,14 @@ async def test_a_saga_waits_until_its_id_is_free(bank: Bank, monkeypatch: pytest
     ) -> dict[str, str]:
         if not foreign:
             memo = {BULK_MEMO: request["bulk_id"]}
-            foreign.append(await temporal.start_workflow("billing", {}, id="taken-1", task_queue="nobody", memo=memo))
+            foreign.append(await temporal.start_workflow("billing", {}, id=id, task_queue="nobody", memo=memo))
         return await honest(self, request, states)
 
     monkeypatch.setattr(SagaDetacher, "__call__", after_a_foreign_start)
-    starting = asyncio.create_task(bank.start("waiting", [{"id": "taken-1", "waits": True}]))
+    starting = asyncio.create_task(bank.start("waiting", [{"id": id, "waits": True}]))
 
-    own = SagaFilter(task_queue=bank.project.settings.temporal.task_queue)
+    queue = bank.project.settings.temporal.task_queue
+    own = SagaFilter(task_queue=queue) if by == "queue" else SagaFilter(id_prefix=id)
 
     async def is_named() -> bool:
         listed = [view async for view in list_stuck(bank.client.locator, own, limit=100)]
@@ -40,11 +44,11 @@ async def test_a_saga_waits_until_its_id_is_free(bank: Bank, monkeypatch: pytest
         return any("a run of billing on the task queue nobody has its id: end that run" in text for text in reasons)
 
     await until(is_named)
-    assert bank.query("select count(*) from saga_claim where saga_id = 'taken-1'") == [(1,)]
+    assert bank.query(f"select count(*) from saga_claim where saga_id = '{id}'") == [(1,)]
     await foreign[0].terminate("a test")
     result = await starting
-    assert result["detached"] == ["taken-1"]
-    await bank.client.signal("taken-1", "go")
-    await temporal.get_workflow_handle("taken-1").result()
-    assert (await bank.client.view("taken-1")).state == "COMPLETED"
+    assert result["detached"] == [id]
+    await bank.client.signal(id, "go")
+    await temporal.get_workflow_handle(id).result()
+    assert (await bank.client.view(id)).state == "COMPLETED"
     assert bank.query("select count(*) from note") == [(1,)]

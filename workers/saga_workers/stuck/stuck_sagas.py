@@ -14,6 +14,7 @@ from dataclasses import replace
 from temporalio.service import RPCError
 
 from saga_activities.ledger.records import RunFilter
+from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.stuck.database_traces import DatabaseTraces
@@ -112,15 +113,24 @@ async def _find_stuck(
                 on_progress(read)
             return replace(await bare_view(run), incomplete=unreadable, stuck=(unreadable,))
 
+    members: dict[str, SagaView] = {}
+    unavailable: Exception | None = None
+    try:
+        members = {view.id: view for view in await _stuck_in_bulk(locator, criteria, workers, web_ui)}
+    except (LedgerUnavailable, RPCError) as error:
+        unavailable = error  # those that Temporal has come first
     lost = {saga.saga_id: saga for saga in databases.lost if _is_asked_for(criteria, saga)}
     for saga in lost.values():
         if not saga.is_held:
-            yield saga.bare_view
+            yield _with_reasons_of(saga.bare_view, members.pop(saga.saga_id, None))
     for status in ("ExecutionStatus = 'Running'", ENDED_FROM_OUTSIDE):
         async for runs in _portions(list_saga_runs(temporal, _with_status(criteria, status))):
             for view in await asyncio.gather(*(look(run) for run in runs)):
                 if view is not None:
-                    yield add_reasons(_with_lost_effects(view, lost.pop(view.id, None)), databases.prepared)
+                    view = _with_lost_effects(view, lost.pop(view.id, None))
+                    # A run of somebody else may have the id of a saga that is in a bulk workflow.
+                    view = _with_reasons_of(view, members.pop(view.id, None))
+                    yield add_reasons(view, databases.prepared)
     for saga in lost.values():
         yield saga.bare_view
     for saga_id in databases.prepared:
@@ -131,8 +141,10 @@ async def _find_stuck(
             view = await _with_exhausted_notifications(locator, saga_id, web_ui)
             if view is not None:
                 yield view
-    for view in await _stuck_in_bulk(locator, criteria, workers, web_ui):
+    for view in members.values():
         yield view
+    if unavailable is not None:
+        raise unavailable
 
 
 async def _portions(runs: AsyncIterator[RunInfo]) -> AsyncIterator[list[RunInfo]]:
@@ -167,6 +179,11 @@ def _with_lost_effects(view: SagaView, saga: OpenSaga | None) -> SagaView:
     if saga is None or view.needs_resume:
         return view
     return replace(view, stuck=(*(view.stuck or ()), saga.reason), needs_resume=True)
+
+
+def _with_reasons_of(view: SagaView, member: SagaView | None) -> SagaView:
+    """The view of a run or of a deleted saga, with the reasons of the one with its id in a bulk workflow, if any."""
+    return view if member is None else replace(view, stuck=(*(member.stuck or ()), *(view.stuck or ())))
 
 
 def _is_asked_for(criteria: SagaFilter, deleted: OpenSaga) -> bool:
