@@ -166,7 +166,7 @@ def _of_step(run: SagaRun, step: StepDefinition, record: StepRecord, *, goes_bac
     in_progress = not states <= _BEYOND_ACTION | {"PENDING"}
     if in_progress or (not goes_back and _has_pending_items(record)):
         yield from _forward(step)
-    elif _is_skipped_in_doubt(run, record):
+    elif _is_looked_up_to_undo(run, record):
         yield from _probe(step)
     if _may_be_undone(run, record) or (not goes_back and _has_pending_items(record)):
         yield from _each(step, "compensate", step.compensations)
@@ -185,10 +185,18 @@ def _may_be_undone(run: SagaRun, record: StepRecord) -> bool:
     )
 
 
-def _is_skipped_in_doubt(run: SagaRun, record: StepRecord) -> bool:
-    """True if a rollback has to look up the effect of an entry that an operator has skipped."""
-    skipped = (entry for entry in record.entries if entry.state == "SKIPPED")
-    return any(entry.outcome == "unknown" and needs_compensation(run, entry) for entry in skipped)
+def _is_looked_up_to_undo(run: SagaRun, record: StepRecord) -> bool:
+    """True if a rollback has to look up the effect of an entry that is beyond its action: an operator has skipped it,
+    or retries its undo, which was parked before it began.
+    """
+    return any(
+        entry.outcome == "unknown" and needs_compensation(run, entry) and not _has_begun_undo(entry)
+        for entry in record.entries
+    )
+
+
+def _has_begun_undo(entry: Entry) -> bool:
+    return entry.undo is not None and entry.undo.started_at is not None
 
 
 def _has_pending_items(record: StepRecord) -> bool:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from sagas.definition.model import Probe
+from sagas.definition.snapshot import to_snapshot
 from tests.unit.engine.machine.driver import MachineDriver, op, probe, saga, step
 
 
@@ -16,10 +18,21 @@ def test_a_skipped_step_is_only_undone_if_it_may_have_an_effect(answer: str, exp
     definition = saga(step("a", on=None, on_failure="park", probe=probe()), step("b"))
     driver = MachineDriver(definition, answers={"a": answer, "a~probe": "unsure"}, hold=["b"]).run()
     driver.decide("a", "skip")
-    remaining = {call.operation.uses for call in driver.machine.remaining_calls() if call.step == "a"}
-    assert remaining == expected
+    assert used(driver, "a") == expected
     driver.cancel().end("b", "rejected").run()
     assert {call.action for call in driver.calls if call.op != "do"} == ({"ask", "un.a"} if expected else set())
+
+
+def test_the_probe_before_an_undo_that_is_retried_is_named_until_the_undo_begins() -> None:
+    broken = Probe(op("ask", {"n": "${{ input.lost.n }}"}))
+    definitions = [saga(step("a", on=None, probe=step_probe), step("b")) for step_probe in (broken, probe())]
+    driver = MachineDriver(definitions[0], answers={"a": "unknown"}, hold=["a~probe", "a~undo"]).run().cancel()
+    driver.decide("a", "retry", definition=to_snapshot(definitions[1]))
+    assert driver.log[-1] == "a~probe"
+    assert used(driver, "a") == {"ask", "un.a"}
+    driver.end("a~probe", "unsure").run()
+    assert driver.log[-1] == "a~undo"
+    assert used(driver, "a") == {"un.a"}
 
 
 MIXED = [{"kind": "a"}] * 100 + [{"kind": "b"}]
@@ -70,6 +83,10 @@ def nested(name: str, items: str, input: dict[str, Any]) -> MachineDriver:
     """A saga that makes the step before its nested sagas."""
     child = step("child", on=None, do=op("saga", {"name": name, "input": {}}), for_each=items, max_parallel=1)
     return MachineDriver(saga(step("first"), child), input, hold=["first"]).start()
+
+
+def used(driver: MachineDriver, step: str) -> set[str]:
+    return {call.operation.uses for call in driver.machine.remaining_calls() if call.step == step}
 
 
 def names(driver: MachineDriver) -> set[str | None]:
