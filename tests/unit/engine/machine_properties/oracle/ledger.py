@@ -44,9 +44,10 @@ class Ledger:
     ``given``: the arguments of `retry --with`, by entry and operation (``given_for``: for this action);
     ``maybe_given``: those of an entry that may be for its undo; ``withdrawn``: those that a later retry with a
     definition has made void.
-    ``sent``: the arguments that went out under a forward key, once an attempt may have been made. ``signals``: the
-    first of each name that still counts; ``absent``: keys a probe reported absent; ``asked_at``: since when an
-    operation is requested; ``waiting``: since when a `wait` runs; ``refused``: waits that took a rejection.
+    ``sent``: the arguments that went out under a forward key, or id of a nested saga, once an attempt may have been
+    made. ``signals``: the first of each name that still counts; ``absent``: keys a probe reported absent;
+    ``asked_at``: since when an operation is requested; ``waiting``: since when a `wait` runs; ``refused``: waits that
+    took a rejection.
     ``finished_by``: the `finish` that completes the saga. ``mistaken``: the definition has an expression that can not
     be evaluated.
     """

@@ -71,6 +71,8 @@ class Oracle:
                 ledger.attempts[name] = None if attempts is None else attempts + event.attempts
             case SagaEnded():
                 started = ledger.sagas.pop(event.id)
+                if isinstance(started, StartSaga) and event.state != "REFUSED":
+                    ledger.sent[started.saga_id] = {"name": started.saga, "input": started.input}
                 if event.state != "COMPLETED" and isinstance(started, StartSaga):
                     # A nested saga that did not complete was either rejected or failed, for its parent.
                     ledger.causes += ["rejected", "failed", "unknown", "terminated"]

@@ -15,13 +15,11 @@ def check_call(ledger: Ledger, call: Call) -> None:
     """A call may only use arguments from the definition or from an operator."""
     step = ledger.step(call.entry)
     given = ledger.given.get((call.entry, call.op))
-    earlier = ledger.sent.get(call.key)
-    if earlier is None:
+    if call.key not in ledger.sent:
         _check_withdrawn(ledger, call.entry, call.op, call.id, call.arguments)
     if call.op == "do":
         _check_forward(ledger, step, call.entry, call.id, call.arguments)
-        if earlier is not None and dict(earlier) != dict(call.arguments):
-            raise Violation("one key, one intention", f"{call.id} sends {call.arguments} under the key of {earlier}")
+        _check_repeated(ledger, call.key, call.id, call.arguments)
         return
     asked = definition_faults.of(step, call.action, call.op)
     if asked is None:
@@ -54,8 +52,17 @@ def _check_correction(ledger: Ledger, step: StepDefinition, call: Call, asked: O
 
 def check_child(ledger: Ledger, start: StartSaga) -> None:
     given = {"name": start.saga, "input": start.input}
-    _check_withdrawn(ledger, start.entry, "do", start.id, given)
+    if start.saga_id not in ledger.sent:
+        _check_withdrawn(ledger, start.entry, "do", start.id, given)
     _check_forward(ledger, ledger.step(start.entry), start.entry, start.id, given)
+    _check_repeated(ledger, start.saga_id, start.id, given)
+
+
+def _check_repeated(ledger: Ledger, key: str, id: str, arguments: Mapping[str, Any]) -> None:
+    """One key, or id of a nested saga, has one intention, also where a later correction withdraws it."""
+    earlier = ledger.sent.get(key)
+    if earlier is not None and dict(earlier) != dict(arguments):
+        raise Violation("one key, one intention", f"{id} sends {arguments} under the key of {earlier}")
 
 
 def _check_withdrawn(ledger: Ledger, entry: str, op: str, id: str, arguments: Mapping[str, Any]) -> None:
