@@ -28,7 +28,9 @@ class FaultyParticipant:
 
     def __init__(self, fault: str | None = None, *, awaited: int = 1) -> None:
         self.fault = fault
-        self.awaited = {"concurrent duplicates": 2, "same key twice": COPIES}.get(fault or "", awaited)
+        self.awaited = {"concurrent duplicates": 2, "in progress": 2, "same key twice": COPIES}.get(
+            fault or "", awaited
+        )
         self.arrived: Counter[str] = Counter()
         self.arrival = asyncio.Condition()
         self.app = Starlette(
@@ -40,7 +42,7 @@ class FaultyParticipant:
             ]
         )
         self.responses: dict[str, tuple[Any, dict[str, Any]]] = {}
-        self.running: dict[str, asyncio.Future[None]] = {}
+        self.running: dict[str, tuple[Request, asyncio.Future[None]]] = {}
         self.effects: dict[int, str] = {}
         self.refused: set[str] = set()
         self.undone: set[str] = set()
@@ -52,13 +54,15 @@ class FaultyParticipant:
     async def on_reserve(self, request: Request) -> JSONResponse:
         key, body = request.headers["idempotency-key"], await request.json()
         await self.arrive(key)
-        if key in self.running and self.fault == "in progress":
+        first, end = self.running.get(key, (None, None))
+        # The fault must not show in other checks: only a request whose client has gone is in progress.
+        if first is not None and self.fault == "in progress" and await first.is_disconnected():
             return JSONResponse({"error": "in progress"}, 409)
-        waits = key in self.running and self.fault != "concurrent duplicates"
-        if waits:
-            await self.running[key]
+        awaited = None if self.fault == "concurrent duplicates" else end
+        if awaited is not None:
+            await awaited
         # The fault must not show in other checks: only a request that is exactly like the one before is repeated.
-        is_repeated = self.fault == "same key twice" and not waits and self.last_request == (key, body)
+        is_repeated = self.fault == "same key twice" and awaited is None and self.last_request == (key, body)
         self.last_request = (key, body)
         if key in self.refused:
             return JSONResponse({"error": "undone"}, 409)
@@ -75,7 +79,8 @@ class FaultyParticipant:
                 )
             if arguments == body and not is_repeated:
                 return JSONResponse(response, 201)
-        done = self.running[key] = asyncio.get_running_loop().create_future()
+        done = asyncio.get_running_loop().create_future()
+        self.running[key] = (request, done)
         try:
             return await self.effect(request, key, body)
         finally:

@@ -84,8 +84,9 @@ class FaultyResponder:
                 # "concurrent duplicates", if a batch has more than one of them.
                 replies = [self.replies.get(command.key) for command in batch]
                 for command, stored in zip(batch, replies, strict=True):
+                    comes_again = command.key in self.deliveries
                     outcome, value = self.reply(command, stored)
-                    if stored is not None and not self.repeats_replies:
+                    if comes_again and not self.repeats_replies:
                         continue
                     headers: dict[str, str | bytes | None] = {
                         "sagakey": command.key,
