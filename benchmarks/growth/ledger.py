@@ -21,10 +21,10 @@ PURGED = 5000
 DAYS = 20
 
 _FILL = """
-insert into saga_run (saga_id, started_at, saga, generation, digest, input_digest, state, labels, ended_at, updated_at,
-    story)
+insert into saga_run (saga_id, started_at, saga, generation, digest, input_digest, state, labels, ended_at, ran_until,
+    updated_at, story)
 select md5(n::text) || '-{mark}', at, 'saga-' || n % 20, 1, r.digest, r.input_digest,
-    case when n % 50 = 1 then 'PARKED' else r.state end, r.labels, case when n % 50 = 1 then null else at end, at,
+    case when n % 50 = 1 then 'PARKED' else r.state end, r.labels, case when n % 50 = 1 then null else at end, at, at,
     r.story || jsonb_build_object('id', md5(n::text) || '-{mark}')
 from saga_run r, generate_series(0, {rows} - 1) n,
     lateral (select now() - interval '{oldest} days' + interval '{length} days' * n / {rows} as at) t

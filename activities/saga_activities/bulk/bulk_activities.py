@@ -196,6 +196,7 @@ def _record_of(summary: Mapping[str, Any], text: str, request: Mapping[str, Any]
         state=summary["state"],
         labels=storable(summary["labels"]),
         ended_at=claims.seconds_to_time(summary["ended_at"]),
+        ran_until=claims.seconds_to_time(summary["ended_at"]),
         updated_at=at,
         story="null" if text else document_text(summary["view"]),
         machine=compress(text.encode(), 1) if text else None,

@@ -61,9 +61,9 @@ def _ended_since(since: datetime, saga: str | None) -> list[sa.ColumnElement[boo
 
 
 def _seconds(dialect: str) -> sa.ColumnElement[Any]:
-    """From the start of a row's saga to its end, to the millisecond."""
+    """From the start of a row's saga to its end, or to that before its undo, to the millisecond."""
     if dialect == "postgresql":
-        return sa.extract("epoch", _RUN.ended_at - _RUN.started_at)
+        return sa.extract("epoch", _RUN.ran_until - _RUN.started_at)
     if dialect == "sqlite":
-        return (sa.func.julianday(_RUN.ended_at) - sa.func.julianday(_RUN.started_at)) * 86400.0
-    return sa.func.timestampdiff(sa.text("microsecond"), _RUN.started_at, _RUN.ended_at) / 1e6
+        return (sa.func.julianday(_RUN.ran_until) - sa.func.julianday(_RUN.started_at)) * 86400.0
+    return sa.func.timestampdiff(sa.text("microsecond"), _RUN.started_at, _RUN.ran_until) / 1e6

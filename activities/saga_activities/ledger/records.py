@@ -32,6 +32,7 @@ class RunRecord:
     state: str
     labels: Mapping[str, str] | None
     ended_at: datetime | None
+    ran_until: datetime | None
     updated_at: datetime
     story: str
     machine: bytes | None = None

@@ -49,7 +49,9 @@ def make_record(
     root_start: str = "",
 ) -> RunRecord | None:
     """The row of a view as JSON; None if the saga has not started, or the table cannot have its id."""
-    started_at, ended_at = document.get("started_at"), document.get("ended_at")
+    started_at, ended_at = document.get("started_at"), _time(document.get("ended_at"))
+    # A completed saga may be undone much later, which does not belong to its duration.
+    committed_at = _time(document.get("committed_at")) if document.get("phase") == "backward" else None
     if started_at is None or not fits_guard_key(saga_id):
         return None
     return RunRecord(
@@ -61,12 +63,17 @@ def make_record(
         input_digest=input_digest,
         state=document["state"],
         labels=None if labels is None else storable(labels),
-        ended_at=None if ended_at is None else datetime.fromisoformat(ended_at),
+        ended_at=ended_at,
+        ran_until=ended_at and (committed_at or ended_at),
         updated_at=updated_at,
         story=document_text({**document, "id": saga_id}),
         machine=machine,
         root_start=root_start or None,
     )
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def document_text(view: Mapping[str, Any]) -> str:

@@ -98,6 +98,8 @@ run_table = sa.Table(
     sa.Column("state", short_text(16), nullable=False),
     sa.Column("labels", sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")),
     sa.Column("ended_at", UtcTime()),
+    # The same; but for a saga that was undone after it had completed, when it was past its commit point.
+    sa.Column("ran_until", UtcTime()),
     # When the saga was in this state, by Temporal's clock: an earlier state never replaces a later one.
     sa.Column("updated_at", UtcTime(), nullable=False),
     # The document of `saga show`; JSON null for a saga of a bulk workflow, whose story is made from its machine.

@@ -182,13 +182,15 @@ def _reason_kind(reason: ReasonView) -> str:
 
 
 def _times(view: SagaView, now: datetime) -> str:
-    started, ended = parse_timestamp(view.started_at), parse_timestamp(view.ended_at)
+    started, ended, until = map(parse_timestamp, (view.started_at, view.ended_at, view.ran_until))
     parts = []
     if started is not None:
         parts.append(f"started {local_time(started)}")
         parts.append(
-            f"took {format_duration(ended, started)}" if ended else f"running for {format_duration(now, started)}"
+            f"took {format_duration(until, started)}" if until else f"running for {format_duration(now, started)}"
         )
+        if ended is not None and until != ended:
+            parts.append(f"undone {local_time(ended)}")
     if (committed := parse_timestamp(view.committed_at)) is not None and not ended:
         parts.append(f"committed {local_time(committed)}")
     if (deadline := parse_timestamp(view.deadline_at)) is not None and not ended:

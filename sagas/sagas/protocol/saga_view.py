@@ -417,6 +417,12 @@ class SagaView(JsonView):
         return next((savepoint for savepoint in self.savepoints or () if savepoint.undoing is not None), None)
 
     @property
+    def ran_until(self) -> str | None:
+        """When the saga ended. A completed one may be undone much later: then when it was past its commit point."""
+        was_undone = self.phase == "backward" and self.committed_at is not None and self.ended_at is not None
+        return self.committed_at if was_undone else self.ended_at
+
+    @property
     def can_be_cancelled(self) -> bool:
         """True before the commit point, also while a rollback stops at a savepoint."""
         before_rollback = self.phase == "forward" or self.repeated_from is not None

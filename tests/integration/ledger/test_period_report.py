@@ -53,6 +53,23 @@ async def test_outcomes_and_slowest_sagas_of_a_period(ledger: RunLedger) -> None
     assert await ledger.open_members(NOW, None) == {}
 
 
+async def test_the_time_to_a_later_undo_is_no_duration(ledger: RunLedger) -> None:
+    past_commit = (NOW + timedelta(seconds=0.5)).isoformat()
+    undone = {"phase": "backward", "committed_at": past_commit, "later": 1_080.0}
+    await ledger.write(
+        [
+            record("s-1", "COMPENSATED", **undone),
+            record("s-2", "RESIDUE", **undone),
+            record("s-3", "COMPENSATED", later=2.0, phase="backward"),
+        ]
+    )
+    assert await ledger.outcomes(NOW, None) == [
+        OutcomeCount("checkout", "COMPENSATED", 2, 2.5, 2.0),
+        OutcomeCount("checkout", "RESIDUE", 1, 0.5, 0.5),
+    ]
+    assert [row.view.id for row in await ledger.slowest(NOW, None, 1)] == ["s-3"]
+
+
 def rows_of(printed: CommandResult) -> dict[str, list[str]]:
     """The rows of the printed tables, by their first cells; the first one of each."""
     rows = [re.split(r" {2,}", line.strip()) for line in printed.out.splitlines() if line.startswith("  ")]
