@@ -6,14 +6,15 @@ chain names the one that blocks it, without a query to another saga.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sagas.builtins.registry import BUILTINS
 from sagas.definition.times import format_timestamp
 from sagas.machine.builtin_actions import child_saga_id, forget_report
 from sagas.machine.compensations import current_alternate
 from sagas.machine.corrections import is_open
-from sagas.machine.decisions.rules import corrects_with_arguments, possible_decisions
+from sagas.machine.decisions.rules import corrects_with_arguments, decided_operation, possible_decisions
 from sagas.machine.expressions.evaluation import DEFINITION_FAILURE
 from sagas.machine.failure_reasons import NO_GUARD_ROW
 from sagas.machine.parked_outputs import output_fields
@@ -148,7 +149,8 @@ def _row_fields(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> d
 def _corrections(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> tuple[str, ...]:
     """The retry with a corrected definition or other arguments, where a plain one would fail the same way.
 
-    A rejection is an answer to the arguments: the same ones are refused again, unless the participant has changed.
+    A rejection is an answer to the arguments: the same ones are refused again, unless the participant has changed. A
+    statement in the code of an action is in no definition: the table, the rights or the code have to be corrected.
     """
     definition = saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", definition="FILE")
     if entry is None:
@@ -158,7 +160,11 @@ def _corrections(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> 
         return (arguments,)
     operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[parked.op]
     error = (operation and operation.error) or {}
-    of_value = (error.get("details") or {}).get("cannot_heal")
+    details = error.get("details") or {}
+    called = decided_operation(run, entry, parked.op)
+    if called is not None and called.uses not in BUILTINS and "statement" in details and _is_unrunnable(details):
+        return ()
+    of_value = details.get("cannot_heal")
     is_rejected = error.get("type") == "Rejected"
     if not of_value and not is_rejected and error.get("type") != DEFINITION_FAILURE:
         return ()
@@ -167,6 +173,16 @@ def _corrections(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> 
     if is_rejected:
         return (arguments,)
     return (arguments, definition) if of_value else (definition, arguments)
+
+
+_UNRUNNABLE_CODES = ("SQLITE_ERROR", 1054, 1064, 1142, 1143, 1146, 1305)
+"""Codes of SQLite and of MariaDB for a statement with unknown names, wrong syntax, or without the right."""
+
+
+def _is_unrunnable(details: Mapping[str, Any]) -> bool:
+    """True if the database cannot run the statement, whatever its values are; of PostgreSQL the classes 42 and 0A."""
+    code = details.get("code")
+    return code in _UNRUNNABLE_CODES or (isinstance(code, str) and code.startswith(("42", "0A")))
 
 
 def _command(run: SagaRun, parked: ParkedOperation, entry: Entry | None, decision: str) -> str:

@@ -69,6 +69,10 @@ def test_the_view_says_what_it_leaves_out() -> None:
         ({"cannot_heal": True}, "sql", ["--with", "--definition FILE"]),
         ({"cannot_heal": True}, RESTORE, ["--definition FILE"]),
         ({"code": "23503"}, "sql", []),
+        ({"cannot_heal": True, "statement": "select", "code": "42P01"}, "sql", ["--with", "--definition FILE"]),
+        ({"cannot_heal": True, "statement": "select", "code": "42P01"}, "shop.untie", []),
+        ({"cannot_heal": True, "statement": "select", "code": 1146}, "shop.untie", []),
+        ({"cannot_heal": True, "statement": "select", "code": "22003"}, "shop.untie", ["--with", "--definition FILE"]),
     ],
 )
 def test_a_retry_that_would_fail_again_is_offered_with_a_correction(
