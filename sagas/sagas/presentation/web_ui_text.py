@@ -81,10 +81,11 @@ def _step_row(step: StepView) -> str:
 
 def step_symbol(step: StepView) -> str:
     """The symbol of the state of a step; one that a pause has held until its saga went back has not failed."""
-    return STATE_SYMBOLS["PENDING"] if _was_held(step) else STATE_SYMBOLS.get(step.state, " ")
+    return STATE_SYMBOLS["PENDING"] if was_held(step) else STATE_SYMBOLS.get(step.state, " ")
 
 
-def _was_held(step: StepView) -> bool:
+def was_held(step: StepView) -> bool:
+    """True for a step whose next call a pause has held back until its saga went back."""
     return step.state in ("FAILED", "NOTHING_TO_UNDO") and step.error is not None and step.error.type == PAUSED
 
 
@@ -92,7 +93,7 @@ def no_effect_text(step: StepView) -> str | None:
     """Return what people read of a step that failed for certain, or was sealed; None for any other."""
     if step.state not in ("FAILED", "NOTHING_TO_UNDO") or step.outcome not in ("failed", "rejected"):
         return None
-    return "held back, nothing happened" if _was_held(step) else f"{step.outcome}, nothing happened"
+    return "held back, nothing happened" if was_held(step) else f"{step.outcome}, nothing happened"
 
 
 def residue_text(view: SagaView, residue: ResidueView) -> str:

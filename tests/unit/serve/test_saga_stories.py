@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 import pytest
 
 from saga_cli.render.saga_view import view_lines
+from saga_workers.serve.console.progress import progress_of
 from saga_workers.serve.console.story import story_of
 from sagas.presentation.access_lines import told_once
 from sagas.presentation.styled_text import to_plain
 from sagas.protocol.access_view import AccessView
-from sagas.protocol.saga_view import DecisionView, SagaView, StepView
+from sagas.protocol.outcomes import PAUSED as PAUSED_TYPE
+from sagas.protocol.saga_view import DecisionView, ErrorView, PauseView, SagaView, StepView
 
 DECISION = DecisionView(
     at="2026-03-01T10:00:01Z", who="ada", step="charge#1", decision="retry", reason="the bank is back",
@@ -45,6 +47,28 @@ def test_a_decision_over_http_is_told_once() -> None:
     assert shown.count("the bank is back") == 1
     assert "eve: pause" in shown, "the token proves who it was"
     assert "has asked to" not in shown
+
+
+HELD = StepView(
+    id="ride", step="ride", name="Order a courier", uses="http", state="RUNNING", started_at="2026-03-01T10:00:00Z"
+)
+PAUSED = PauseView(at="2026-03-01T09:00:00Z", who="kim", kind="connection", name="courier", held=("ride",))
+HELD_BACK = ErrorView(type=PAUSED_TYPE, message="the connection courier is paused")
+
+
+def test_a_step_that_a_pause_holds_has_neither_begun_nor_failed() -> None:
+    view = SagaView(id="b-1", saga="b", state="RUNNING", phase="forward", paused=PAUSED, steps=(HELD,))
+    assert story(view) == ["Order a courier: held back by a pause"]
+    assert list(progress_of(view).would_undo) == []
+    ended = replace(HELD, state="NOTHING_TO_UNDO", outcome="failed", ended_at="2026-03-01T10:02:00Z", error=HELD_BACK)
+    view = SagaView(id="b-1", saga="b", state="COMPENSATED", phase="backward", steps=(ended,))
+    events = story_of(view).first
+    assert [(event.text, event.style) for event in events] == [
+        ("Order a courier: held back by a pause", ""),
+        ("Order a courier: held back, nothing happened", "info"),
+    ]
+    begun = replace(view, steps=(replace(ended, attempts=2),))
+    assert story(begun)[0] == "Order a courier: began"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from sagas.presentation.step_text import (
     MAX_INLINE,
     failed_calls,
     forward_text,
+    is_held,
     parked_arguments,
     rows_to_show,
     undo_span,
@@ -164,5 +165,6 @@ def _step_rows(view: SagaView, now: datetime) -> list[StepRow]:
         text = error_text(step.error) if step.error and step.state not in ("DONE", "CONFIRMED", "CONFIRMING") else ""
         error = text if len(text) > MAX_INLINE and (step.id, "do") not in parked else ""
         calls = [(_CALL_TITLES[op], call) for op, call in failed_calls(step) if (step.id, op) not in parked]
-        rows.append(StepRow(None, step, forward_text(step, now), undo_span(step)[0], error, calls))
+        forward = "held back by a pause" if is_held(view, step) else forward_text(step, now)
+        rows.append(StepRow(None, step, forward, undo_span(step)[0], error, calls))
     return rows

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from saga_workers.serve.console.words import REQUEST_WORDS, STATE_WORDS
 from sagas.presentation.access_lines import access_text, told_once
+from sagas.presentation.step_text import is_held
 from sagas.presentation.styled_text import error_text, parse_timestamp
+from sagas.presentation.web_ui_text import no_effect_text, was_held
 from sagas.protocol.saga_view import DecisionView, ParkedView, SagaView, StepView
 from sagas.text.shortening import shorten
 
@@ -49,7 +51,7 @@ def _events(view: SagaView) -> Iterator[StoryEvent]:
     if view.started_at:
         yield StoryEvent(view.started_at, "The saga started")
     for step in view.steps:
-        yield from _step_events(step)
+        yield from _step_events(step, waits_for_resume=is_held(view, step))
     if view.committed_at:
         yield StoryEvent(view.committed_at, "The point of no return was passed")
     names = {step.id: shorten(step.name or step.id) for step in view.steps}
@@ -68,11 +70,16 @@ def _events(view: SagaView) -> Iterator[StoryEvent]:
         yield StoryEvent(view.ended_at, f"The saga is over: {words.title if words else view.state}", view.state)
 
 
-def _step_events(step: StepView) -> Iterator[StoryEvent]:
+def _step_events(step: StepView, *, waits_for_resume: bool) -> Iterator[StoryEvent]:
     name = shorten(step.name or step.id)
+    held_until_end = was_held(step)
     if step.started_at:
-        yield StoryEvent(step.started_at, f"{name}: began")
-    if step.ended_at and step.outcome:
+        never_called = waits_for_resume or (held_until_end and not step.attempts)
+        word = "held back by a pause" if never_called else "began"
+        yield StoryEvent(step.started_at, f"{name}: {word}")
+    if step.ended_at and held_until_end:
+        yield StoryEvent(step.ended_at, f"{name}: {no_effect_text(step)}", "info")
+    elif step.ended_at and step.outcome:
         why = f": {error_text(step.error)}" if step.error and step.outcome != "done" else ""
         style = "" if step.outcome == "done" else "fail"
         yield StoryEvent(step.ended_at, shorten(f"{name}: {step.outcome}{why}", _MAX_TEXT), style)
