@@ -77,7 +77,7 @@ RUN_ELSEWHERE = {
     "resume": "tests/integration/operators/test_operator_advice.py",
     "serve": "tests/integration/serve/test_serve.py",
     "setup": "tests/integration/messaging/kafka/test_kafka_doctor.py",
-    "show --reveal": "tests/integration/trust/test_revealed_values.py",
+    "show --reason --reveal": "tests/integration/trust/test_revealed_values.py",
     "signal": f"{CLI}/test_operator_commands.py",
     "start": f"{CLI}/test_start_and_show.py",
     "start --again": f"{CLI}/test_start_and_show.py",

@@ -130,7 +130,7 @@ async def test_values_are_replaced_and_the_run_is_deleted(
     assert (view["state"], view["can_undo"], view["input"]["order"]) == ("COMPLETED", False, "order-7")
     whys = [(access["what"], access["reason"]) for access in view["accesses"]]
     assert whys == [("forget", "asked by •••"), *[("forget", "asked")] * 5]
-    revealed = run_command(["show", saga_id, "--reveal"], tmp_path)
+    revealed = run_command(["show", saga_id, "--reveal", "--reason", "asked"], tmp_path)
     assert (revealed.returncode, f"the values of {saga_id} were forgotten at " in revealed.stderr) == (9, True), (
         revealed
     )

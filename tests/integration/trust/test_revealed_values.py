@@ -47,16 +47,20 @@ async def test_who_has_the_key_sees_the_values_and_is_recorded(project: Project,
         )
         clear = shown(tmp_path, saga_id, "--reveal", "--reason", f"a complaint of {CARD['name']}")
         assert (clear["input"], clear["output"], clear["steps"][0]["result"]) == ({"card": CARD}, CARD, CARD)
-        text = run_command(["show", saga_id, "--reveal", "--as", "eve"], tmp_path).stdout
+        for reason in ([], ["--reason", " "]):
+            unsaid = run_command(["show", saga_id, "--reveal", *reason], tmp_path)
+            assert (unsaid.returncode, "--reason is missing" in unsaid.stderr) == (2, True), unsaid
+            assert CARD["name"] not in unsaid.stdout
+        text = run_command(["show", saga_id, "--reveal", "--reason", "asked", "--as", "eve"], tmp_path).stdout
         for name in ("input", "a result", "output"):
             [line] = [line for line in text.split("\n\n")[-1].splitlines() if line.startswith(f"{name} ")]
             assert CARD["name"] in line
     # Without a worker: from the state with which it can be undone, in the ledger.
-    later = shown(tmp_path, saga_id, "--reveal", "--as", "bob")
+    later = shown(tmp_path, saga_id, "--reveal", "--reason", "asked", "--as", "bob")
     assert (later["input"], later["output"]) == ({"card": CARD}, CARD)
     # One that cannot be undone has no such state, and its history has the input.
     why = "results and messages are masked, as no worker answers"
-    rest = shown(tmp_path, declined, "--reveal")
+    rest = shown(tmp_path, declined, "--reveal", "--reason", "asked")
     assert (rest["input"], rest["steps"][0]["result"], rest["incomplete"]) == (
         {"card": CARD},
         {"charged": {"•••": "•••"}},
@@ -64,14 +68,14 @@ async def test_who_has_the_key_sees_the_values_and_is_recorded(project: Project,
     )
     key = (tmp_path / "codec.key").read_text()
     (tmp_path / "codec.key").write_text(new_key())
-    refused = run_command(["show", saga_id, "--reveal"], tmp_path)
+    refused = run_command(["show", saga_id, "--reveal", "--reason", "asked"], tmp_path)
     assert (refused.returncode, "cannot be read" in refused.stderr) == (1, True), refused
     (tmp_path / "codec.key").write_text(key)
     after = shown(tmp_path, saga_id)
     assert [(access["who"], access["what"], access["reason"]) for access in after["accesses"]] == [
         ("ada", "reveal", "a complaint of •••"),
-        ("eve", "reveal", None),
-        ("bob", "reveal", None),
+        ("eve", "reveal", "asked"),
+        ("bob", "reveal", "asked"),
     ]
     assert after["input"] == {"card": "•••"}
     text = run_command(["show", saga_id], tmp_path).stdout

@@ -77,7 +77,7 @@ async def find_subject(locator: Locator, settings: Settings, saga_id: str, *, de
     if not values:
         raise UsageError(
             f"{view.id} has no value that its definition marks with x-sensitive",
-            help=saga_command("show", view.id, reveal=True),
+            help=saga_command("show", view.id, reveal=True, reason="…"),
         )
     return Subject(view, saga_ids, tuple(runs), frozenset(values))
 

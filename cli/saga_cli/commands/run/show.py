@@ -9,7 +9,7 @@ import typer
 
 from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document, warn, write_page
-from saga_cli.shared_options import Operator, operator_name
+from saga_cli.shared_options import Operator, operator_name, required_text
 from sagas.errors import SagaError, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def show(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write an HTML page with the view")] = None,
     reveal: Annotated[bool, typer.Option("--reveal", help=_REVEAL)] = False,
-    reason: Annotated[str | None, typer.Option(help="with --reveal: why; recorded with it")] = None,
+    reason: Annotated[str | None, typer.Option(help="with --reveal, required: why; recorded with it")] = None,
     as_: Operator = None,
 ) -> int:
     """Show what happened, what was undone, what is stuck and what to do.
@@ -42,6 +42,7 @@ def show(
         from saga_workers.privacy import require_record
 
         require_record(load_settings(), "--reveal")
+        reason = required_text(reason, "--reason", "a look at hidden values is recorded with its reason")
     from saga_cli.render.saga_view import print_view, view_page
     from saga_workers.stuck.stuck_view import read_view_with_stuck
     from saga_workers.views.accesses import with_accesses
