@@ -77,7 +77,9 @@ def continue_after_pivot_failure(run: SagaRun, entry: Entry, cause: Mapping[str,
     if run.earlier.pivot_in_place:
         park_instead(run, entry)
         return
-    entry.ended_at = entry.ended_at or run.now
+    # A person may decide about an unknown one much later than its last attempt ended.
+    last = entry.last_attempt_ended_at if entry.outcome == "unknown" else None
+    entry.ended_at = entry.ended_at or last or run.now
     if entry.state in ("RUNNING", "PARKED"):
         leave_to_rollback(run, entry)
     entry.resolved = True

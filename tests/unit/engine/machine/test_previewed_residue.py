@@ -91,6 +91,13 @@ def test_a_denied_pivot_is_told_with_what_stays_if_it_has_happened(more: dict[st
     assert ("and it counts as not happened" in line, LEFT in line) == (True, True)
 
 
+def test_the_wait_for_a_decision_is_not_time_of_the_step() -> None:
+    driver = unknown_pivot()
+    parked_at = driver.story["parked"][0]["since"]
+    driver.wait(300.0).decide("issue", "compensate", evidence="not in their list")
+    assert (driver.state, driver.row("issue")["ended_at"]) == ("COMPENSATED", parked_at)
+
+
 def test_a_later_undo_promises_nothing_about_a_denied_pivot() -> None:
     driver = unknown_pivot()
     driver.answers["un.book"] = ["rejected", "done"]
