@@ -353,9 +353,10 @@ def _undo_outcome(event: SagaEnded) -> Outcome:
     if event.state in ("COMPENSATED", "RESIDUE"):
         return Outcome.done(None)
     why = f": {event.view.reason.message}" if event.view is not None and event.view.reason is not None else ""
+    gone = "the undo of the nested saga was terminated, or its run was deleted"
     message = {
         "REFUSED": f"the nested saga refuses to be undone{why}",
-        "TERMINATED": f"the undo of the nested saga was terminated, or its run was deleted{why}",
+        "TERMINATED": f"the nested saga is not undone{why}" if why else gone,
         "COMPLETED": "the nested saga is past its point of no return, so it was completed instead of undone",
     }.get(event.state, f"the undo of the nested saga ended {event.state}")
     return Outcome("failed", failure=Failure(event.state, message), retryable=False, park_reason=message)

@@ -253,9 +253,10 @@ def _taken(saga_id: str, holder: str, effects: str) -> str:
     taken = f"a run with the id {saga_id} already exists, which this saga has not started: {holder}"
     if not effects:
         return taken
+    then = "undoes the nested saga" if saga_id.endswith(UNDO_SUFFIX) else "starts the nested saga again"
     return (
         f"{taken}; the effects of the nested saga stay ({effects}): end that run, or wait for its end; then `retry` "
-        "starts the nested saga again"
+        f"{then}"
     )
 
 

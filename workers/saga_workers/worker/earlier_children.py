@@ -24,7 +24,7 @@ from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.payload_codec import decrypted
 from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import start_of_run
-from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, count_pollers, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import prefix_condition
 from saga_workers.views.saga_view import view_of_run
 from sagas.machine.parked import MOST_REPORTED
@@ -58,6 +58,11 @@ async def look_up_earlier_child(
     if is_notification_id(id):
         return await _delivery(locator, id)
     location = await locator.within_temporal().locate(id)
+    if (
+        id.endswith(UNDO_SUFFIX)
+        and (stranger := await _stranger_with_undo_id(settings, locator, location, parent)) is not None
+    ):
+        return await _foreign(settings, stranger, id)
     child = location.run
     if child is not None and child.run.parent_id not in (parent, parent + UNDO_SUFFIX):
         # Temporal itself writes the parent of a run.
@@ -95,7 +100,26 @@ async def _foreign(settings: Settings, run: RunInfo, id: str) -> dict[str, Any]:
     return {"state": "FOREIGN", "holder": holder_in_words(run), "effects": await _open_effects(settings, id)}
 
 
+async def _stranger_with_undo_id(
+    settings: Settings, locator: Locator, location: Location, parent: str
+) -> RunInfo | None:
+    """The open run with the id of the undo of a nested saga that is none; None if it may be one, or if there is none.
+
+    The undo of an operator has no parent, but a worker.
+    """
+    described = await describe_run(locator.temporal, location.saga_id + UNDO_SUFFIX)
+    if described is None or not described.run.running:
+        return None
+    run, undo = described.run, location.undo
+    if undo is None or undo.run.run_id != run.run_id:
+        return run
+    if run.parent_id in (parent, parent + UNDO_SUFFIX) or run.task_queue == settings.temporal.task_queue:
+        return None
+    return None if await count_pollers(locator.temporal, run.task_queue) else run
+
+
 async def _open_effects(settings: Settings, id: str) -> str:
+    id = id.removesuffix(UNDO_SUFFIX)
     return open_effects_of_all(await effects_with_nested(settings, id), id)
 
 

@@ -14,7 +14,17 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from sagas.errors import UsageError
 from tests.helpers.waiting import until
-from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, wait_for_event
+from tests.integration.engine.environment import (
+    Environment,
+    begin,
+    gate,
+    handle,
+    resolve,
+    row,
+    run_saga,
+    wait_for_event,
+)
+from tests.integration.engine.nested.families import has_state
 
 PARENT = """
     saga: parent
@@ -141,6 +151,23 @@ async def test_a_strangers_workflow_under_the_id_of_an_undo_does_not_change_what
         undone = await client.undo(done, reason="returned", who="ada")
         await undone.result()
         assert (await client.show(done))["state"] == "COMPENSATED"
+    assert await env.effects() == []
+
+
+@pytest.mark.parametrize("type", ["billing", "child"])
+async def test_a_stranger_under_the_id_of_the_undo_of_a_nested_saga_is_named(env: Environment, type: str) -> None:
+    async with env.serving(PARENT, CHILD) as client:
+        done = (await run_saga(client, "parent"))["id"]
+        stranger = await client.temporal.start_workflow(type, {}, id=f"{done}/child~undo", task_queue="nobody")
+        await client.undo(done, reason="returned", who="ada")
+        await has_state(client, done, "PARKED")
+        [parked] = (await client.show(done))["parked"]
+        assert parked["why"].startswith(f"the nested saga is not undone: a run with the id {done}/child~undo")
+        assert f"a run of {type} on the task queue nobody" in parked["why"]
+        assert "end that run, or wait for its end; then `retry` undoes the nested saga" in parked["why"]
+        await stranger.terminate("a test")
+        await resolve(client, f"{done}~undo", "child", "retry")
+        await has_state(client, done, "COMPENSATED")
     assert await env.effects() == []
 
 

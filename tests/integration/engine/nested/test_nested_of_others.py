@@ -204,3 +204,36 @@ async def test_a_parent_without_traces_is_resumed_beside_a_run_that_has_had_its_
         assert await client.cancel(id) == "accepted"
         assert (await finished(client, id))["state"] == "COMPENSATED"
     assert await env.effects() == []
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["the run is there", "only the ledger has it"])
+async def test_a_parent_without_traces_is_resumed_after_the_end_of_the_one_that_replaced_it(
+    env: Environment, orders: AsyncEngine, is_deleted: bool
+) -> None:
+    parent = define("parent", nested("sub", "child"), GO)
+    async with env.serving(parent, CHILD) as client:
+        id = await begin(client, "parent", {"n": 1})
+        await waits(client, id)
+        await replace(client, id)
+        await has_state(client, f"{id}/sub", "PARKED")
+        assert await client.cancel(id) == "accepted"
+        if (await finished(client, id))["state"] == "PARKED":
+            await resolve(client, f"{id}/sub", "x", "compensate")
+        await has_state(client, id, "COMPENSATED")
+        if is_deleted:
+            for ended in (id, f"{id}/sub"):
+                await until(lambda ended=ended: in_ledger(client, ended))
+                await delete(client, ended)
+        assert f"`saga resume {id}`" in "".join(await lost(client, id, f"{id}/sub"))
+        with pytest.raises(RefusedError) as refused:
+            await start_again(client, await client.locator.locate(id))
+        assert f"saga resume {id} --definition FILE --input @FILE" in (refused.value.help or "")
+
+        words = {"definition": client.project.definition("parent"), "input": {"n": 1}}
+        await start_again(client, await client.locator.locate(id), **words)
+        await waits(client, id)
+        assert env.log() == ["do x"]
+        assert await lost(client, id, f"{id}/sub") == []
+        assert await client.cancel(id) == "accepted"
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert await env.effects() == []
