@@ -182,6 +182,19 @@ async def test_many_concurrent_requests(engine_env: Environment, endpoint: Endpo
     assert (status, b'saga_serve_requests_total{status="200"}' in text) == (200, True)
 
 
+async def test_many_requests_for_a_saga_without_its_worker(engine_env: Environment, endpoint: Endpoint) -> None:
+    """The workflow task waits for the worker, and concurrent queries of the run end one after the other."""
+    waits = LINE.replace("saga: line", "saga: waits").replace("WAIT", "1h").replace("ON_FAILURE", "compensate")
+    async with engine_env.serving(waits) as client:
+        running = await begin(client, "waits", INPUT)
+        await until(lambda: _runs(client, running))
+    await handle(client, running).signal("signal", "nobody takes it")
+    async with endpoint.client as http:
+        answers = await asyncio.gather(*(http.get(f"/sagas/{running}") for _ in range(20)))
+    assert [answer.status_code for answer in answers] == [200] * 20
+    assert {(answer.json()["state"], answer.json()["incomplete"] is None) for answer in answers} == {("RUNNING", False)}
+
+
 @pytest.mark.slow
 async def test_while_temporal_is_down_requests_get_503(tmp_path: Path) -> None:
     server = TemporalServer(tmp_path / "temporal").start()

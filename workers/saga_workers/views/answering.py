@@ -6,6 +6,7 @@ proof: an unanswered query means that no worker is there, whatever the list of p
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -80,8 +81,11 @@ class Workers:
             raise Unqueryable(nobody_answers(run.task_queue))
         handle = self._temporal.get_workflow_handle(run.id, run_id=run.run_id)
         try:
-            answer = await handle.query(name, args=arguments, result_type=_ANSWER, rpc_timeout=timeout)
-        except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
+            # The timeout of an RPC does not bound all of its attempts: concurrent queries of a run whose workflow task
+            # waits for a worker end one after the other, each after as long.
+            async with asyncio.timeout(timeout.total_seconds()):
+                answer = await handle.query(name, args=arguments, result_type=_ANSWER, rpc_timeout=timeout)
+        except (TimeoutError, RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
             raise await self._why(described, error, timeout) from None
         self._answered.add(run.task_queue)
         self._silent.discard(run.task_queue)
@@ -89,7 +93,9 @@ class Workers:
 
     async def _why(self, described: RunDescription, error: Exception, timeout: timedelta) -> Unqueryable:
         run, task = described.run, described.raw.pending_workflow_task
-        unanswered = isinstance(error, RPCError) and (error.status in _UNANSWERED or _NO_POLLER in error.message)
+        unanswered = isinstance(error, TimeoutError) or (
+            isinstance(error, RPCError) and (error.status in _UNANSWERED or _NO_POLLER in error.message)
+        )
         if not unanswered and task.attempt > 1:
             if await last_task_failure(self._temporal, described.run) is not None:
                 return Unqueryable(f"its workflow task fails (attempt {task.attempt}: see the worker's log)")
