@@ -236,8 +236,8 @@ def _input_of(command: StartSaga | UndoSaga) -> Any:
     return {"reason": command.message, "who": workflow.info().workflow_id}
 
 
-def _memo_of(command: StartSaga | UndoSaga, root_start: str) -> dict[str, Any] | None:
-    memo: dict[str, Any] = {ROOT_START_MEMO: root_start} if root_start else {}
+def _memo_of(command: StartSaga | UndoSaga, root_start: str) -> dict[str, Any]:
+    memo: dict[str, Any] = {ROOT_START_MEMO: root_start}
     if isinstance(command, StartSaga) and command.undo_scope:
         memo[UNDO_SCOPE_MEMO] = command.undo_scope
     if isinstance(command, StartSaga) and command.sensitive:
@@ -246,7 +246,7 @@ def _memo_of(command: StartSaga | UndoSaga, root_start: str) -> dict[str, Any] |
         memo[REPEATS_MEMO] = True
     if isinstance(command, StartSaga) and command.cancelled:
         memo[CANCELLED_MEMO] = command.cancelled[:MAX_CANCEL_WORDS]
-    return memo or None
+    return memo
 
 
 def _taken(saga_id: str, holder: str, effects: str) -> str:

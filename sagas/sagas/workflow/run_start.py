@@ -123,7 +123,8 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         loaded = await _load(value, None, unread)
         header, value = to_run_header(loaded), loaded["input"]
     definition = with_marks_of_parent(header.definition)
-    repeats = resumed.who is not None or (info.parent is not None and REPEATS_MEMO in info.raw_memo)
+    parent = _parent_saga()
+    repeats = resumed.who is not None or (parent is not None and REPEATS_MEMO in info.raw_memo)
     machine = Machine(
         definition,
         value,
@@ -132,9 +133,9 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         generations=resumed.generations,
         variables=header.variables,
         plan=header.plan if definition is header.definition else None,
-        parent=info.parent.workflow_id if info.parent else None,
-        undo_scope=_text_in_memo(UNDO_SCOPE_MEMO, "the scope of an undo") if info.parent else "",
-        root_start=_root_start_in_memo() if info.parent else resumed.root_start,
+        parent=parent,
+        undo_scope="" if parent is None else _text_in_memo(UNDO_SCOPE_MEMO, "the scope of an undo"),
+        root_start=resumed.root_start if parent is None else _root_start_in_memo(),
         repeats=repeats,
         told_committed=resumed.committed,
         told_undone=resumed.undone,
@@ -211,6 +212,14 @@ def _text_in_memo(name: str, what: str) -> str:
     """The text that the parent has set; empty without one. Raises SagaApplicationError for another value."""
     memo = workflow.info().raw_memo.get(name)
     return "" if memo is None else read_client_value(f"the memo {name} is not {what}", memo, text)
+
+
+def _parent_saga() -> str | None:
+    """The id of the saga in which this one is nested. None for the child of another workflow: it does not undo it, and
+    does not say of which root saga it is, as each saga does.
+    """
+    info = workflow.info()
+    return info.parent.workflow_id if info.parent is not None and ROOT_START_MEMO in info.raw_memo else None
 
 
 def _root_start_in_memo() -> str:
