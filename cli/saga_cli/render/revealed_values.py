@@ -1,4 +1,4 @@
-"""The lines of `saga show --reveal` with the values of a saga, which its view has in clear."""
+"""The lines of `saga show ID --reveal --reason TEXT` with the values of a saga, which its view has in clear."""
 
 from __future__ import annotations
 

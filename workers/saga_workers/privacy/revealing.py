@@ -1,4 +1,7 @@
-"""`saga show --reveal`: the view with the `x-sensitive` values in clear. Each look is recorded before it happens."""
+"""`saga show ID --reveal --reason TEXT`: the view with the `x-sensitive` values in clear.
+
+Each look is recorded before it happens.
+"""
 
 from __future__ import annotations
 
