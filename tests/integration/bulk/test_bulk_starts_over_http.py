@@ -18,6 +18,7 @@ from saga_workers.client import Client
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
+from saga_workers.serve.project_sagas import ProjectSagas
 from saga_workers.start import saga_starter, shared_starts
 from saga_workers.start.bulk_wait import check_bulk_wait
 from saga_workers.temporal.temporal_client import connect
@@ -43,7 +44,8 @@ async def serving(
     )
     settings = project.settings.model_copy(update={"serve": serve})
     client = Client(await connect(settings), Project(settings))
-    api = SagaApi(client.locator, Callers(settings), client, settings=serve)
+    sagas = ProjectSagas(client.project, client.locator)
+    api = SagaApi(client.locator, Callers(settings), client, sagas=sagas, settings=serve)
     async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:
         headers, limits = {"Authorization": "Bearer token"}, httpx.Limits(max_connections=200)
         url = f"http://{HOST}:{server.port}"
