@@ -103,6 +103,7 @@ async def serving(client: Client, *, console: bool = True) -> AsyncIterator[str]
     }
     settings = client.project.settings.model_copy(update={"serve": ServeSettings(tokens=tokens, console=console)})
     project = Project(settings, client.project.actions)
+    assert project.definitions  # read before the first request, as by the process
     served = ProjectSagas(project, client.locator)
     api = SagaApi(
         client.locator,
