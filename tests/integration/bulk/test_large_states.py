@@ -17,7 +17,7 @@ from saga_workers.start import saga_starter
 from saga_workers.start.start_requests import BulkRow
 from sagas.errors import UsageError
 from sagas.project import Project
-from tests.helpers.local_worker import running_worker
+from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.bulk.conftest import Bank
 
@@ -112,10 +112,11 @@ async def test_a_saga_whose_steps_take_one_large_document_leaves_and_can_be_undo
         inputs = [{"id": f"repeats-{waits}", "taken": REPEATED, "waits": waits} for waits in (True, False)]
         handle = await start(bank, "large", inputs)
         result = await asyncio.wait_for(handle.result(), LIMIT)
-        assert result["counts"] == {"DETACHED": 1, "COMPLETED": 1}
+        # The other one leaves, too, if its chunk gets no answer in time on a busy machine.
+        assert result["counts"] in ({"DETACHED": 1, "COMPLETED": 1}, {"DETACHED": 2})
         await client.signal("repeats-True", "go")
-        await client.temporal.get_workflow_handle("repeats-True").result()
         for id in ("repeats-True", "repeats-False"):
+            assert (await finished(client, id))["state"] == "COMPLETED"
             assert (await client.view(id)).can_undo
             undo = await client.undo(id, reason="test", who="me")
             await client.temporal.get_workflow_handle(undo.id).result()
