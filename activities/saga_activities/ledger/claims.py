@@ -290,7 +290,7 @@ async def _transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         await connection.exec_driver_sql(begin)
         try:
             yield connection
-        except BaseException:
+        except BaseException:  # also a cancel: no transaction may stay open in the pool
             await connection.exec_driver_sql("ROLLBACK")
             raise
         await connection.exec_driver_sql("COMMIT")

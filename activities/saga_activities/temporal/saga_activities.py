@@ -77,8 +77,8 @@ LookBeforeReset = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Looks up what a saga had done before the current run, which follows one that was reset or deleted. Called with its
 ``saga_id``, its ``generation``, its ``input_digest`` and the ``root_start`` of its origin; its steps that are
 ``nested`` sagas, or ``finishes``, and the ``undos`` in guards: the step, the connection, and whether the same guard has
-the step; the ``evidence`` of its commit point, and what an operator says of that
-(``committed``); the time ``since`` which it has run; and ``is_lost``, if nobody has the state of an earlier run."""
+the step; the ``evidence`` of its commit point, and what an operator says of that (``committed``); the time ``since``
+which it has run; and ``is_lost``, if nobody has the state of an earlier run."""
 
 
 class LookUpEarlierChild(Protocol):

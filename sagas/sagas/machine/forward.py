@@ -209,9 +209,8 @@ def start_attempt(run: SagaRun, entry: Entry) -> None:
         return
     calls_participant = has_effect(step) and not is_nested(step)
     if calls_participant and effects.was_left_out_undone(run, entry):
-        entry.outcome, entry.state, entry.resolved = "unknown", "COMPENSATED", True
-        if entry.undo is not None:
-            entry.undo.state, entry.undo.ended_at = "DONE", run.now
+        entry.outcome = "unknown"
+        _mark_undone(run, entry)
         continue_without(run, entry)
         return
     if calls_participant and (undone := effects.outcome_of_undone(run, entry)) is not None:
@@ -384,10 +383,15 @@ def _late_attempt_ended(run: SagaRun, entry: Entry) -> None:
         run.park(entry, "do", "the step had already been undone when this attempt arrived")
         return
     if not effects.must_be_undone_again(run, entry):
-        entry.state, entry.resolved, entry.ended_at = "COMPENSATED", True, run.now
-        if entry.undo is not None:
-            entry.undo.state, entry.undo.ended_at = "DONE", run.now
+        _mark_undone(run, entry)
     roll_back_late(run, entry)
+
+
+def _mark_undone(run: SagaRun, entry: Entry) -> None:
+    """Mark an entry that was undone outside this run."""
+    entry.state, entry.resolved, entry.ended_at = "COMPENSATED", True, run.now
+    if entry.undo is not None:
+        entry.undo.state, entry.undo.ended_at = "DONE", run.now
 
 
 def roll_back_late(run: SagaRun, entry: Entry) -> None:

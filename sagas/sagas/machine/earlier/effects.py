@@ -76,9 +76,10 @@ def was_left_out_undone(run: SagaRun, entry: Entry) -> bool:
     if outcome_of_undone(run, entry) is None or run.step(entry).on_failure != "continue":
         return False
     record = left_record(run, entry.step)
-    left = next((other for other in (record.entries if record else ()) if other.id == entry.id), None)
-    if left is not None:
-        return left.failure_ignored
+    entries = () if record is None else record.entries
+    for earlier in entries:
+        if earlier.id == entry.id:
+            return earlier.failure_ignored
     behind = run.plan.descendants(entry.step)
     return run.earlier.pivot_in_place or any(id.partition("#")[0] in behind for id in run.earlier.open_effects)
 
