@@ -145,10 +145,12 @@ def _print_error(debug: bool, error: Exception) -> int:
 def _typer_message(message: str) -> str:
     """A message of typer in the form of our own: lower case, no full stop, and "did you mean" for its options."""
     if (match := re.search(r"(\S+?)\.? \(Possible options: ([^)]*)\)", message)) is not None:
-        from sagas.errors import did_you_mean
+        from sagas.errors import nearest
 
-        # They are in alphabetical order.
-        message = f"{message[: match.end(1)]}{did_you_mean(match[1], tuple(match[2].split(', ')))}"
+        # They are in alphabetical order, and resemble it by their hyphens alone.
+        options = {option.lstrip("-"): option for option in match[2].split(", ")}
+        near = nearest(match[1].lstrip("-"), options)
+        message = message[: match.end(1)] + (f"; did you mean {options[near]}?" if near else "")
     message = message.rstrip(".")
     return message[:1].lower() + message[1:]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -58,6 +59,12 @@ def guard_streams() -> None:
 def echo(*lines: str) -> None:
     """Print lines; a line feed in one of them is escaped. With JSON on stdout they go to stderr."""
     _print_lines(lines, sys.stderr if wants_json() else sys.stdout)
+
+
+def echo_progress(*lines: str) -> None:
+    """Print lines about work that goes on: it is done to its end, although nobody reads any more what is printed."""
+    with contextlib.suppress(BrokenPipeError):  # `head` has ended
+        echo(*lines)
 
 
 def warn(*lines: str) -> None:

@@ -97,6 +97,7 @@ class Project:
             settings.lock_connection,
             None if settings.config_file is None else tuple(settings.vars),
             None if settings.config_file is None else settings.serve.public_url is not None,
+            None if settings.config_file is None else settings.temporal.task_queue,
         )
 
     @property

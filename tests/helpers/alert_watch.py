@@ -22,10 +22,13 @@ INTERVAL = "5m"
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel of a dashboard with the expressions of its queries, as Prometheus is asked for them."""
+    """A panel of a dashboard with the expressions of its queries, as Prometheus is asked for them, and the legend of
+    each.
+    """
 
     title: str
     expressions: Sequence[str]
+    legends: Sequence[str] = ()
 
 
 def panels_of(dashboard: str) -> list[Panel]:
@@ -34,7 +37,11 @@ def panels_of(dashboard: str) -> list[Panel]:
     values = {variable["name"]: variable["allValue"] for variable in document["templating"]["list"][1:]}
     values["__rate_interval"] = INTERVAL
     return [
-        Panel(panel["title"], [_filled(target["expr"], values) for target in panel["targets"]])
+        Panel(
+            panel["title"],
+            [_filled(target["expr"], values) for target in panel["targets"]],
+            [target.get("legendFormat", "") for target in panel["targets"]],
+        )
         for panel in document["panels"]
         if panel["type"] != "row"
     ]

@@ -221,6 +221,11 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "let it be as long as the participant may still be busy with a request, or leave it out: default is one minute "
         "or twice the `timeout`, the longer",
     ),
+    "SAGA235": _warning(
+        "a built-in action on another task queue",
+        "leave out `task_queue`, unless a `saga worker` polls that queue: a worker in another language, or of another "
+        "program, has only actions of its own",
+    ),
     "SAGA260": _warning(
         "an update that overwrites what others have written in between",
         "compute it in the statement (`set x = x + :n`), compare a version that was read and write `expect_rows: 1`, "

@@ -48,6 +48,7 @@ def test_every_command_has_a_unique_name() -> None:
         (["shwo"], 2, "there is no command shwo; did you mean show?"),
         (["start", "shop", "--wiat"], 2, "no such option: --wiat; did you mean --wait?"),
         (["start", "shop", "--timout", "5s"], 2, "no such option: --timout; did you mean --timeout?"),
+        (["undo", "shop-1", "--where", "x"], 2, "no such option: --where\nhelp: saga undo --help"),
         (["dev", "statsu"], 2, "Did you mean 'status', 'restart'?"),
         (["dev", "logs"], 2, "missing argument"),
         (["dev", "down", "--wip"], 2, "did you mean --wipe?"),

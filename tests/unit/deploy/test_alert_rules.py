@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -32,6 +33,13 @@ ROOT = Path(__file__).parents[3]
 RULES = alert_rules()
 PAGE = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
 PANELS = [(file.name, panel) for file in DASHBOARDS.glob("*.json") for panel in panels_of(file.name)]
+DOCUMENTED = {
+    name: set(filter(None, labels.split(",")))
+    for name, labels in re.findall(r"^\| `(saga_[a-z_]+)(?:{([\w,]+)})?`", PAGE, flags=re.MULTILINE)
+}
+"""The labels of each metric on the page."""
+TARGET_LABELS = {"instance", "job"}
+"""Labels that Prometheus adds to all that it scrapes."""
 SUFFIXES = ("_bucket", "_count", "_sum")
 
 
@@ -70,19 +78,49 @@ def test_alert_metrics_exist_and_are_documented(rule: dict[str, str]) -> None:
         assert name in known(), f"{rule['alert']} asks for {name}"
         documented = re.search(rf"`{name}(?:{{([\w,]+)}})?`", PAGE)
         assert documented is not None, f"{name} is not on the page of metrics"
-        labels = set((documented[1] or "").split(","))
-        asked = re.findall(r"by \(([\w, ]+)\)", rule["expr"]) + re.findall(r"{(\w+)=", rule["expr"])
-        assert {label.strip() for part in asked for label in part.split(",")} <= labels
+        assert labels_asked_for(rule["expr"]) <= DOCUMENTED[name]
 
 
 @pytest.mark.parametrize(("file", "panel"), PANELS, ids=lambda value: getattr(value, "title", value))
-def test_panel_metrics_exist(file: str, panel: Panel) -> None:
-    for expression in panel.expressions:
+def test_panel_metrics_and_labels_exist(file: str, panel: Panel) -> None:
+    for expression, legend in zip(panel.expressions, panel.legends, strict=True):
         names = re.findall(r"\bsaga_\w+", expression)
         assert names
+        labels = set[str]()
         for name in names:
             base = next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
             assert {name, base} & known().keys(), f"{file}, {panel.title}: there is no metric {name}"
+            documented = DOCUMENTED.get(name, DOCUMENTED.get(base))
+            assert documented is not None, f"{name} is not on the page of metrics"
+            labels |= documented | ({"le"} if name.endswith("_bucket") else set())
+        wrong = labels_asked_for(expression, legend) - labels - TARGET_LABELS
+        assert not wrong, f"{file}, {panel.title}: {', '.join(names)} has no label {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize("file", {file for file, _ in PANELS})
+def test_variables_of_a_dashboard_have_values(file: str) -> None:
+    for variable in json.loads((DASHBOARDS / file).read_text(encoding="utf-8"))["templating"]["list"][1:]:
+        asked = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
+        assert asked is not None, variable["query"]
+        names = re.findall(r"\bsaga_\w+", asked[1])
+        assert names
+        assert set(names) <= known().keys()
+        assert all(asked[2] in DOCUMENTED[name] | TARGET_LABELS for name in names)
+
+
+def labels_asked_for(expression: str, legend: str = "") -> set[str]:
+    """The labels in the selectors, groupings and legend of a query."""
+    lists = re.findall(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)", expression)
+    selected = [re.sub(r'"[^"]*"', "", each) for each in re.findall(r"{([^}]*)}", expression)]
+    lists += [",".join(re.findall(r"\w+", each)) for each in (*selected, *re.findall(r"{{(.*?)}}", legend))]
+    return {label.strip() for part in lists for label in part.split(",") if label.strip()}
+
+
+def test_each_exported_label_is_documented() -> None:
+    """A family without a sample names none here."""
+    for name, metric in known().items():
+        exported = {label for sample in metric.samples for label in sample.labels} - {"le"}
+        assert exported <= DOCUMENTED.get(name, set()), name
 
 
 def test_each_documented_metric_is_in_a_panel() -> None:

@@ -14,7 +14,9 @@ from sagas.settings import load_settings
 SAGA = "saga: {name}\nsteps:\n  - {{id: step, uses: pass, name: {title}}}\n"
 
 
-async def test_files_are_read_again_when_they_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_are_read_again_when_they_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(current_definitions, "_INTERVAL", 0.0)
     (tmp_path / "saga.toml").write_text('definitions = ["."]\n')
     first, second = tmp_path / "first.saga.yaml", tmp_path / "second.saga.yaml"
@@ -34,6 +36,8 @@ async def test_files_are_read_again_when_they_have_changed(tmp_path: Path, monke
     kept = await current.read_now()
     assert (set(kept), kept["first"].steps[0].name) == ({"first", "second"}, "A newer title")
     assert {diagnostic.severity for diagnostic in project.diagnostics} == {"error"}
+    logged = [(record.levelname, "there is no action" in record.getMessage()) for record in caplog.records]
+    assert [line for line in logged if line[1]] == [("ERROR", True)]
 
 
 async def test_a_folder_that_cannot_be_read_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

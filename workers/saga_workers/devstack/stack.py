@@ -16,6 +16,7 @@ import psutil
 
 from saga_workers.devstack import ports as tcp
 from saga_workers.devstack import schedules
+from saga_workers.devstack.closing_report import report_what_is_missing
 from saga_workers.devstack.dev_folder import DevFolder, ServiceRecord
 from saga_workers.devstack.kafka_server import KafkaService, broker_unavailable_reason
 from saga_workers.devstack.os_process import find_marked, start_process, stop_process
@@ -26,7 +27,7 @@ from saga_workers.devstack.service import Service
 from saga_workers.devstack.start_failure import cause, full_disk
 from saga_workers.devstack.temporal_server import TemporalService, local_port
 from saga_workers.topics.kafka_use import needs_trigger, uses_kafka
-from saga_workers.worker.spark_support import has_spark_steps, spark_unavailable_reason
+from saga_workers.worker.spark_support import spark_unavailable_reason
 from sagas.errors import SagaError, UsageError, did_you_mean, errors_together
 from sagas.project import Project
 from sagas.settings import Settings, SqlConnection, load_settings
@@ -84,6 +85,7 @@ class Stack:
                     f"the settings name the Temporal server {self.settings.temporal.address}, so none is started"
                 )
                 schedules.report_missing_setup(self.settings, self.report)
+            chosen = list(pending)
             while pending:
                 wave = [name for name in pending if not set(self.services[name].after) & set(pending)]
                 for running in [self._ensure_started(self.services[name]) for name in wave]:
@@ -96,7 +98,7 @@ class Stack:
                 if "temporal" in wave:
                     schedules.set_up_schedules(self.settings, self.report)
                 pending = [name for name in pending if name not in wave]
-            self._report_missing_setup()
+            report_what_is_missing(self.settings, chosen, self.report)
 
     def _locked(self) -> AbstractContextManager[None]:
         """Lock this stack against other `saga dev` commands, with a report when it has to wait for one."""
@@ -185,21 +187,6 @@ class Stack:
                     failures.append(error)
             if failures:
                 raise errors_together(failures)
-
-    def _report_missing_setup(self) -> None:
-        """Name the databases that are not this stack's own and that `saga setup` has not changed yet."""
-        current = load_settings(self.settings.root, self.settings.config_file)
-        others = [connection for connection in current.sql_connections() if not connection.embedded]
-        if not others:
-            return
-        import asyncio
-
-        from saga_workers.runtime.databases import why_setup_is_needed
-
-        spark = has_spark_steps(Project(current))
-        for connection in others:
-            if why := asyncio.run(why_setup_is_needed(connection, spark=spark)):
-                self.report(f"the connection {connection.name} is not set up: {why}")
 
     def _set_up_topics(self) -> None:
         """Create the topics that the definitions name in the embedded Kafka; for others, use `saga setup`."""

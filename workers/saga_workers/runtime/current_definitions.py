@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from sagas.definition.diagnostics import Diagnostic
 from sagas.definition.model import Definition
 from sagas.errors import SagaError
 from sagas.project import Project
@@ -15,6 +16,13 @@ log = logging.getLogger("saga.definitions")
 
 _INTERVAL = 1.0
 """Seconds between two looks at the files."""
+
+
+def log_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
+    """Log what is wrong with the definitions, each finding with its severity."""
+    for diagnostic in diagnostics:
+        level = logging.ERROR if diagnostic.severity == "error" else logging.WARNING
+        log.log(level, "%s:%s %s %s", diagnostic.file, diagnostic.line, diagnostic.code, diagnostic.message)
 
 
 class CurrentDefinitions:
@@ -45,7 +53,9 @@ class CurrentDefinitions:
     async def _look(self) -> None:
         error = None
         try:
+            logged = set(self.project.diagnostics)
             await asyncio.to_thread(self.project.read_again)
+            log_diagnostics(each for each in self.project.diagnostics if each not in logged)
         except (SagaError, OSError) as failed:
             error = str(failed)
             if error != self._last_error:

@@ -18,6 +18,7 @@ from saga_activities.database_clock import time_of
 from saga_activities.kafka.config import require_client
 from saga_activities.messaging import inbox
 from saga_workers.client import Client
+from saga_workers.runtime.current_definitions import log_diagnostics
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.logs import fields
@@ -143,8 +144,7 @@ async def run_trigger(
     """
     require_client()
     todo = make_plan(project, only)
-    for diagnostic in project.diagnostics if only is None else ():
-        log.warning("%s:%s %s %s", diagnostic.file, diagnostic.line, diagnostic.code, diagnostic.message)
+    log_diagnostics(project.diagnostics if only is None else ())
     _ = project.settings.kafka.servers
     if (problem := bulk_trigger_problem(project.settings, todo.triggers)) is not None:
         raise problem

@@ -27,6 +27,7 @@ from saga_workers.ledger.run_ledger import open_ledger
 from saga_workers.ledger.upkeep import maintain_ledger_forever
 from saga_workers.location.locator import Locator
 from saga_workers.runtime.background import start_background
+from saga_workers.runtime.current_definitions import log_diagnostics
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.schedules.schedule_setup import set_up_when_worker_starts
@@ -60,8 +61,7 @@ async def run_worker(
     Raises UsageError if no server is configured, an action module cannot be loaded, or a port is taken.
     """
     actions = project.actions
-    for diagnostic in project.diagnostics:
-        log.warning("%s:%s %s %s", diagnostic.file, diagnostic.line, diagnostic.code, diagnostic.message)
+    log_diagnostics(project.diagnostics)
     client = await connect(project.settings)
     plugin = SagaPlugin(project)
     worker = make_worker(client, project, grace=grace, deployment=deployment, plugin=plugin)

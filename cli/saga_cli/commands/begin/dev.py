@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import GLOBAL_OPTIONS_HELP, global_options, load_settings
-from saga_cli.output import echo, on_ctrl_c, print_document, print_table, wants_json, warn
+from saga_cli.output import echo, echo_progress, on_ctrl_c, print_document, print_table, wants_json, warn
 from sagas.errors import SagaError
 
 if TYPE_CHECKING:
@@ -122,14 +122,14 @@ def down(wipe: Annotated[bool, typer.Option("--wipe", help="delete the data as w
 def _stack() -> Stack:
     from saga_workers.devstack.stack import Stack
 
-    return Stack(load_settings(), echo)
+    return Stack(load_settings(), echo_progress)
 
 
 def _stack_as_it_is() -> Stack:
     """The stack to look at or to stop, also while a setting is wrong: what runs was started before that."""
     from saga_workers.devstack.stack import Stack
 
-    return Stack(_valid_settings(without_file=True), echo)
+    return Stack(_valid_settings(without_file=True), echo_progress)
 
 
 def _valid_settings(*, without_file: bool = False) -> Settings:

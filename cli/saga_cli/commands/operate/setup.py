@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saga_cli.context import load_settings, target_line, with_client
-from saga_cli.output import confirm, echo, print_document, warn
+from saga_cli.output import confirm, echo_progress, print_document, warn
 from saga_cli.shared_options import Yes
 from sagas.errors import RefusedError, SagaError, errors_together
 from sagas.text.printable import printable_line
@@ -55,19 +55,19 @@ def setup(
         )
         return
 
-    echo(target_line(settings))
+    echo_progress(target_line(settings))
     done: list[str] = []
     failures: list[SagaError] = []
     unusable: list[str] = []
 
     def finish(what: str) -> None:
         done.append(what)
-        echo(f"✔ {what}")
+        echo_progress(f"✔ {what}")
 
     for connection in settings.sql_connections():
         with _collecting(failures):
             unusable.append(connection.name)
-            asyncio.run(set_up_database(connection, settings.kafka.shards, echo))
+            asyncio.run(set_up_database(connection, settings.kafka.shards, echo_progress))
             unusable.remove(connection.name)
             finish(f"tables of {connection.name}")
 

@@ -20,6 +20,7 @@ from sagas.definition.checks.spark import check_spark
 from sagas.definition.checks.sql_parameters import check_sql_parameters
 from sagas.definition.checks.sql_texts import check_sql_texts
 from sagas.definition.checks.start_times import check_start_times
+from sagas.definition.checks.task_queues import check_task_queues
 from sagas.definition.checks.two_phase import check_two_phase
 from sagas.definition.diagnostics import Report
 from sagas.definition.parser.draft import SagaDraft
@@ -37,6 +38,7 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_callbacks(draft, report)
     check_activity_options(draft, report)
     check_no_effect_fields(draft, report)
+    check_task_queues(draft, report)
     check_arguments(draft, report)
     check_notifications(draft, report)
     check_sql_texts(draft, report)

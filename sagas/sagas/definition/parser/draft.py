@@ -60,6 +60,7 @@ class ProjectContext:
     (None: the URL is a secret that is not here), and of an HTTP service what it declares: ``idempotent``,
     ``remembers_rejections``, ``settle`` (seconds), its ``key_header``, and its statuses, ``done`` and ``rejected``.
     None: unknown, so that nothing is checked there.
+    ``task_queue``: that of the project's sagas; None: unknown.
     ``receives_callbacks``: `saga serve` has an address for callbacks; None: unknown.
     ``locks`` is the SQL connection with the tables of semantic locks, if there is one. ``vars`` are the names of
     ``[vars]``; None: unknown.
@@ -72,6 +73,7 @@ class ProjectContext:
     locks: str | None = None
     vars: tuple[str, ...] | None = None
     receives_callbacks: bool | None = None
+    task_queue: str | None = None
 
     def connection_facts(self, connection: Any) -> Mapping[str, Any]:
         """The facts about a connection as an argument names it; empty if none is known."""

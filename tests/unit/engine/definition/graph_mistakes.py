@@ -222,5 +222,13 @@ GRAPH_MISTAKES = [
             "     probe: {uses: bank.find, with: {}, task_queue: bank}}\n"
         ),
     ),
+    Mistake(
+        "SAGA235",
+        "a statement for a foreign worker",
+        saga(
+            "  - {id: a, uses: far.book, pivot: true, task_queue: far, "
+            "probe: {uses: sql, task_queue: ⟦near, with: {connection: shop, run: select 1 as n}, done: 'true'}}\n"
+        ),
+    ),
     Mistake("SAGA233", "heartbeat", saga("  - {id: a, uses: shop.book, pivot: true, timeout: 10s, heartbeat: ⟦9s}\n")),
 ]
