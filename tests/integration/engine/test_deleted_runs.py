@@ -255,6 +255,7 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
         assert open_effects(await recorded_effects(client.project.settings, id)) == ""
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("ends", ["cancelled", "given up"])
 async def test_the_effects_of_another_saga_are_not_its_own(env: Environment, ends: str) -> None:
     """The other saga has made an effect under the key of the pivot, with the same arguments."""

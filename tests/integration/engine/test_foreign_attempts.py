@@ -116,6 +116,7 @@ def clinic(queue: str, more: str = "") -> str:
     """
 
 
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize(
     ("worker", "more", "expected"),
     [

@@ -27,6 +27,7 @@ steps:
 """
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("maximum", [1, 3])
 async def test_an_effect_is_undone_although_the_last_attempt_found_no_worker(
     tmp_path: Path, temporal: TemporalServer, maximum: int

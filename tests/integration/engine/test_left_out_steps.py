@@ -90,6 +90,7 @@ def undone(env: Environment) -> list[str]:
     return [call for call in env.log() if call.startswith("undo")]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("direction", ["backward", "forward"])
 async def test_another_branch_does_not_leave_out_what_the_run_before_a_reset_had_done(
     env: Environment, direction: str
@@ -213,6 +214,7 @@ async def test_where_nobody_knows_what_a_deleted_run_has_left_out_an_operator_de
         assert ((await finished(client, id))["state"], await env.effects()) == ("COMPLETED", effects)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("how", ["reset", "resumed"])
 async def test_a_finish_does_not_cut_off_what_an_earlier_run_has_done(env: Environment, how: str) -> None:
     env.plan["do look"] = [ON, OFF]
@@ -252,6 +254,7 @@ async def test_the_items_behind_the_first_one_are_undone(env: Environment) -> No
         assert sorted(undone(env)) == ["undo a", *(f"undo {step}#{item}" for step in "fg" for item in range(3))]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("most", [10, 1])
 async def test_a_second_reset_of_the_first_run_does_not_forget_the_second_one(
     env: Environment, monkeypatch: pytest.MonkeyPatch, most: int

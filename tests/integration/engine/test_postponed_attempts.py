@@ -52,6 +52,7 @@ steps:
 """
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("retry", ["give_up_after: 1h", "max_attempts: 12", "max_attempts: 1000, intervals: [1s, 5m]"])
 async def test_a_worker_postpones_for_no_longer_than_retry_allows(
     tmp_path: Path, temporal: TemporalServer, retry: str
@@ -107,6 +108,7 @@ async def take_again(argument: dict[str, Any]) -> None:
         raise ApplicationError("not yet", next_retry_delay=timedelta(milliseconds=1))
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("attempts", [0, 1])
 async def test_a_call_waits_without_limit_for_a_worker(
     tmp_path: Path, temporal: TemporalServer, monkeypatch: pytest.MonkeyPatch, attempts: int

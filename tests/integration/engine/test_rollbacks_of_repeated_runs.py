@@ -267,6 +267,7 @@ CHILD = """
 """
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("started", [True, False])
 async def test_a_nested_saga_ahead_is_undone_if_it_was_started(env: Environment, started: bool) -> None:
     async with env.serving(PARENT, CHILD) as client:

@@ -117,6 +117,7 @@ async def test_a_cancel_counts_and_the_undo_waits_too(env: Environment, orders: 
     assert env.log() == ["do a", "undo a"]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("repeated", ["reset", "resumed"])
 async def test_a_step_that_is_held_in_a_repeated_run_is_undone(
     env: Environment, orders: AsyncEngine, repeated: str

@@ -139,6 +139,7 @@ async def test_the_rows_of_a_nested_saga_that_has_ended_are_restored_with_those_
         assert (view.state, await place.read(PLACES)) == ("COMPENSATED", [(1, "X", 0)])
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
 async def test_rows_that_a_later_change_keeps_from_being_restored_are_left_to_it(
     kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest

@@ -40,6 +40,7 @@ def env(postgres_env: Environment) -> Environment:
     return postgres_env
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("comes_to_it", [False, True])
 async def test_an_undo_that_was_in_flight_before_a_reset_is_made_again(
     env: Environment, monkeypatch: pytest.MonkeyPatch, comes_to_it: bool

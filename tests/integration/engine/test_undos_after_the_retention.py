@@ -15,6 +15,7 @@ BOOKED = """
 """
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("by_hand", [True, False])
 async def test_the_first_advice_ends_the_saga(env: Environment, by_hand: bool) -> None:
     async with env.serving(BOOKED) as client:

@@ -101,6 +101,7 @@ async def test_a_step_without_a_guard_that_was_undone_is_not_called_again(
             assert (env.log(), payments.ledger()["requests"]) == ([*before[0], "undo a"], before[1])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["reset", "resume"])
 @pytest.mark.parametrize("pivot", [False, True])
 async def test_a_step_that_was_undone_alone_stays_left_out(env: Environment, how: str, pivot: bool) -> None:

@@ -105,6 +105,7 @@ async def test_a_later_saga_is_not_ended_for_one_that_may_have_completed(env: En
         assert await env.effects() == ["first", "other", "second"]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("age", ["new", "older than the retention"])
 async def test_a_run_that_meets_its_effects_is_not_replaced_by_it(env: Environment, age: str) -> None:
     async with env.serving(SHIPPED) as client:

@@ -177,6 +177,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ran
 
 
+@pytest.mark.sampled(keep=12)
 @pytest.mark.parametrize("type", COLUMNS)
 async def test_every_type_is_stored_and_refused_as_by_single_calls(both: BothWays, type: str) -> None:
     table = f"block_type_{uuid4().hex[:8]}"

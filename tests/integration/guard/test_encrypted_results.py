@@ -20,6 +20,7 @@ from sagas.protocol.outcomes import Failure
 from sagas.settings import SqlConnection
 from tests.integration.guard.conftest import GuardDatabase, clock, database_url, new_address, open_guard_database
 
+pytestmark = pytest.mark.sampled(turns="encrypted")
 RESULT = {"card": "kanari"}
 CHANGED = "a stored value of this saga was changed in its database"
 

@@ -109,6 +109,7 @@ def refusals(shop: EndingShop) -> int:
 EACH_END = pytest.mark.parametrize(("shop", "how"), ALL_ENDS, indirect=["shop"])
 
 
+@pytest.mark.sampled(turns="last")
 @EACH_END
 @pytest.mark.parametrize("last", LASTS)
 async def test_an_action_that_catches_the_error(shop: EndingShop, how: str, last: str) -> None:
@@ -140,6 +141,7 @@ async def test_an_undo_and_a_confirm(shop: EndingShop, how: str) -> None:
         assert await ops(shop, done.saga_id) == ["do"]
 
 
+@pytest.mark.sampled(turns="last")
 @EACH_END
 @pytest.mark.parametrize("last", ["return", "reject"])
 async def test_an_item_of_a_chunk(shop: EndingShop, how: str, last: str) -> None:
@@ -204,6 +206,7 @@ async def test_a_two_phase_step(shop: EndingShop, how: str) -> None:
     assert "committed" not in await ops(shop, invocation.saga_id)
 
 
+@pytest.mark.sampled(turns="last")
 @EACH_END
 @pytest.mark.parametrize("last", ["return", "reject"])
 async def test_a_participant(shop: EndingShop, how: str, last: str) -> None:
@@ -230,6 +233,7 @@ async def test_a_probe(shop: EndingShop, how: str) -> None:
     assert await written(shop, invocation.saga_id) == 0
 
 
+@pytest.mark.sampled(turns="shop")
 @pytest.mark.parametrize("shop", list(ENDS), indirect=True)
 @pytest.mark.parametrize("seed", range(6))
 async def test_any_mixture_of_statements_and_ends(shop: EndingShop, seed: int) -> None:

@@ -222,6 +222,7 @@ _EXPONENTS = (-(10**9), -10_000, -930, -400, -30, 3, 30, 400, 930, 10_000, 10**9
 _EXTREMES = [Decimal("-0"), Decimal("-0.0"), *(Decimal(f"{digits}e{at}") for digits in _DIGITS for at in _EXPONENTS)]
 
 
+@pytest.mark.sampled(turns="guard_database")
 @pytest.mark.parametrize("column", ["big", "exact", "price", "ratio", "label", "doc"])
 async def test_any_exponent_is_stored_exactly_or_refused(numbers: GuardDatabase, column: str) -> None:
     for number in _EXTREMES:

@@ -21,6 +21,8 @@ from tests.helpers.sampling import scaled
 from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase
 
+pytestmark = pytest.mark.sampled(turns="guard_database")
+
 
 class Locks:
     """The lock table of one database; ids and keys of a test are its own."""
@@ -176,6 +178,7 @@ async def test_many_sagas_run_one_after_the_other(locks: Locks, keys: int) -> No
     ] == []
 
 
+@pytest.mark.sampled  # where requests race, each database locks its rows in its own way
 async def test_requests_are_served_in_the_order_of_their_arrival(locks: Locks) -> None:
     await locks.acquire("first", "k")
     waiting = [f"w{number:02}" for number in range(scaled(6, 12))]

@@ -184,6 +184,7 @@ async def test_text_that_is_no_number_is_no_operand(guard_database: GuardDatabas
     assert await rows(database) == [BIG, 5]
 
 
+@pytest.mark.sampled(turns="guard_database")
 @pytest.mark.parametrize("value", ["0x10", "1_0", "-0b1", "1_0.5", " 0o17 "])
 async def test_a_number_of_a_program_is_no_number(guard_database: GuardDatabase, value: str) -> None:
     database = guard_database
@@ -254,6 +255,7 @@ COUNTS = {
 }
 
 
+@pytest.mark.sampled(turns="guard_database")
 @pytest.mark.parametrize("value", [Decimal("1.5"), 1.5, "1.5"])
 async def test_a_number_with_a_fraction_counts_nothing(guard_database: GuardDatabase, value: Any) -> None:
     database = guard_database

@@ -39,6 +39,7 @@ from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 from tests.integration.guard.test_outbox_rows import rows as rows
 from tests.integration.ledger.test_shared_circuit_breakers import CALL, DOWN, attempt, worker
 
+pytestmark = pytest.mark.sampled(turns="guard_database")
 DAY = 86_400.0
 
 

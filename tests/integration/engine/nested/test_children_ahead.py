@@ -93,6 +93,7 @@ async def test_a_deleted_child_ahead_is_started_again_only_to_be_undone(env: Env
     assert [env.log().count(f"do {step}") for step in ("x", "y")] == [1, 1]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_the_latest_generation_of_a_child_is_that_of_another_run_of_its_parent(
     env: Environment, goes_on: bool
@@ -119,6 +120,7 @@ async def test_the_latest_generation_of_a_child_is_that_of_another_run_of_its_pa
     assert (await env.effects(), env.log()[-3:]) == ([], ["undo y", "undo x", "undo a"])
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("decides", ["compensate", "cancel"])
 async def test_a_child_that_was_deleted_while_it_ran_is_undone(env: Environment, decides: str) -> None:
     async with env.serving(define_parent(), WAITING_CHILD) as client:

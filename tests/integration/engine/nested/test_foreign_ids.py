@@ -154,6 +154,7 @@ async def test_a_strangers_workflow_under_the_id_of_an_undo_does_not_change_what
     assert await env.effects() == []
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("type", ["billing", "child"])
 async def test_a_stranger_under_the_id_of_the_undo_of_a_nested_saga_is_named(env: Environment, type: str) -> None:
     async with env.serving(PARENT, CHILD) as client:

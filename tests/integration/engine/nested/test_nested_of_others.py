@@ -171,6 +171,7 @@ async def parent_without_traces(env: Environment, client: Client) -> str:
     return id
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("end", ["COMPLETED", "TERMINATED", "open"])
 async def test_a_parent_without_traces_is_resumed_beside_a_run_that_has_had_its_id(env: Environment, end: str) -> None:
     parent = define("parent", nested("sub", "child"), GO)
@@ -206,6 +207,7 @@ async def test_a_parent_without_traces_is_resumed_beside_a_run_that_has_had_its_
     assert await env.effects() == []
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["the run is there", "only the ledger has it"])
 async def test_a_parent_without_traces_is_resumed_after_the_end_of_the_one_that_replaced_it(
     env: Environment, orders: AsyncEngine, is_deleted: bool

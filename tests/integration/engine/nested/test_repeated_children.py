@@ -121,6 +121,7 @@ async def test_a_deleted_child_that_is_started_again_goes_on_with_the_generation
     assert await env.effects() == []
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("meanwhile", [True, False])
 async def test_a_retry_takes_the_end_of_a_terminated_child_that_was_continued(
     env: Environment, meanwhile: bool
