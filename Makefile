@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Empty: hundreds of short processes share compiled files, also where the environment (a container's) forbids to write.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup wheel lock audit demo patterns test test-fast test-long check format docs bench clean
+.PHONY: setup wheel lock audit demo patterns test test-fast test-long check check-tests format docs bench clean
 
 setup: .venv/.installed
 
@@ -54,6 +54,11 @@ check: setup
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+# The types in the tests: a stale call in a test that is rarely run is found without running it. They cost as much CPU
+# as those of the product again, which CI has no time for.
+check-tests: setup
+	$(BIN)/pyright tests
+
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -70,7 +75,7 @@ test-fast: setup
 	$(BIN)/pytest -n 2 tests/unit tests/replay tests/docs/test_pages.py tests/docs/test_python_api_page.py $(PYTEST_ARGS)
 
 # What `make test` leaves out, and with more examples what it draws (tests/helpers/sampling.py).
-test-long: setup
+test-long: check-tests
 	$(BIN)/pytest -m "slow or scaled" --hypothesis-profile long $(PYTEST_ARGS)
 
 # The site, in build/site. A dead link fails the build.

@@ -41,7 +41,7 @@ class BulkCellEnvironment(CellEnvironment):
 
     async def build(self, edit: Mapping[str, str] | None = None) -> None:
         await super().build({**(edit or {}), "  task_queue: QUEUE\n": ""})
-        await set_up_database((await self.client()).project.settings.connection("bank"))
+        await set_up_database((await self.client()).project.settings.sql_connection("bank"))
 
     async def script_attempts(self, target: Target, *does: str) -> None:
         """Script the next attempts of an operation, of the saga that is hit."""

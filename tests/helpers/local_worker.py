@@ -54,7 +54,7 @@ def make_project(
     for name, text in definitions.items():
         (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
     all_connections: dict[str, SqlConnection | HttpService] = {
-        name: SqlConnection(name=name, root=folder, url=url) for name, url in (connections or {}).items()
+        name: SqlConnection(name=name, root=folder, url_setting=url) for name, url in (connections or {}).items()
     }
     all_connections.update(options or {})
     settings = Settings(

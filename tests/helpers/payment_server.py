@@ -147,7 +147,7 @@ class Handler(BaseHTTPRequestHandler):
             return 200, "x" * int(query["bytes"][0]), None
         if path == "/moved":
             return 302, {}, {"location": query.get("to", ["/moved"])[0]}
-        if service.token and self.headers.get("Authorization") not in (f"Bearer {each}" for each in self.valid()):
+        if service.token and self.headers.get("Authorization") not in [f"Bearer {each}" for each in self.valid()]:
             return 401, {"error": "no valid token", "sent": self.headers.get("Authorization")}, None
         match self.command, path:
             case "POST", "/charges":

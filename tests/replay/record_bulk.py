@@ -41,7 +41,7 @@ async def record(address: str, url: str, folder: Path) -> list[Path]:
     await asyncio.to_thread(folder.mkdir)
     await asyncio.to_thread((folder / "retried.saga.yaml").write_text, RETRIED)
     project = write_project(folder, address, url)
-    await set_up_database(project.settings.connection("bank"))
+    await set_up_database(project.settings.sql_connection("bank"))
     async with running_worker(project) as client:
         bank = Bank(client, project, url)
         bank.open_accounts(200)

@@ -129,7 +129,7 @@ def reply(*replies: tuple[str, str, Any]) -> After:
 
     async def after(client: Client, id: str) -> None:
         url = client.project.settings.connection("shop").url
-        databases = DatabaseConnections([SqlConnection(name="shop", url=url)])
+        databases = DatabaseConnections([SqlConnection(name="shop", url_setting=url)])
         engine = databases.engine("shop")
 
         async def waits(key: str) -> Any:
@@ -190,7 +190,7 @@ async def playing(env: Environment, scenario: Scenario, **options: Any) -> Async
         if scenario.http is not None:
             service = services.enter_context(PaymentServer())
             service.faults(*(dict(fault) for fault in scenario.http))
-            env.connections["crm"] = HttpService(name="crm", root=env.folder, url=service.url)
+            env.connections["crm"] = HttpService(name="crm", root=env.folder, url_setting=service.url)
         async with env.serving(*scenario.definitions, **options) as client:
             yield client
 

@@ -89,6 +89,7 @@ def test_the_text_is_the_number_or_there_is_none(place: str, number: Decimal) ->
             refusal.enter_context(contextlib.suppress(*REFUSED))
         text = PLACES[place](number)
         assert text == number_text(number)
+        assert text is not None
         assert Decimal(text) == number
         assert len(text) <= 2 * MAX_DECIMAL_DIGITS
 

@@ -237,7 +237,7 @@ async def bank_project(
 ) -> tuple[Project, str]:
     url = new_database(postgres_server)
     project = write_project(tmp_path / "project", temporal.address, url)
-    await set_up_database(project.settings.connection("bank"))
+    await set_up_database(project.settings.sql_connection("bank"))
     return project, url
 
 

@@ -67,7 +67,7 @@ async def test_bulk_execution_equals_single_execution(
     bulk, single = f"together-{seed}", f"alone-{seed}"  # the other tests share the Temporal server
     url = new_database(postgres_server)
     project = write_project(tmp_path / "project", temporal.address, url, seed, parallel=parallel)
-    await set_up_database(project.settings.connection("bank"))
+    await set_up_database(project.settings.sql_connection("bank"))
     async with running_worker(project) as client:
         bank = Bank(client, project, url)
         starter = await client.starter("random")

@@ -45,7 +45,7 @@ async def test_sagas_wait_for_a_database_that_is_stopped(
     monkeypatch.setattr(standing_pauses, "MAX_AGE", 0.0)
     with postgres() as server:
         project = with_breaker(write_project(tmp_path / "project", temporal.address, server.url()))
-        await set_up_database(project.settings.connection("bank"))
+        await set_up_database(project.settings.sql_connection("bank"))
         async with running_worker(project) as client:
             bank = Bank(client, project, server.url())
             bank.open_accounts(200)

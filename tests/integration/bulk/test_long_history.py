@@ -37,7 +37,7 @@ async def test_sagas_that_wait_again_and_again_leave(postgres_server: DatabaseSe
         folder = Path(write_project(tmp_path / "project", server.address, url).settings.root)
         (folder / "restless.saga.yaml").write_text(RESTLESS)
         project = Project(load_settings(config=str(folder / "saga.toml")))
-        await set_up_database(project.settings.connection("bank"))
+        await set_up_database(project.settings.sql_connection("bank"))
         async with running_worker(project) as client:
             result = await Bank(client, project, url).start("restless", [{"id": f"r-{n}"} for n in range(3)])
             assert result["counts"] == {"DETACHED": 3}

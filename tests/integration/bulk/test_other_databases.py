@@ -31,7 +31,7 @@ async def test_each_saga_has_its_outcome(
 ) -> None:
     url = await new_url(kind, request, tmp_path)
     project = write_project(tmp_path / "project", temporal.address, url, schema=SCHEMA)
-    await set_up_database(project.settings.connection("bank"))
+    await set_up_database(project.settings.sql_connection("bank"))
     engine = open_engine("look", url, 1)
     async with engine.begin() as connection:
         accounts = [{"id": f"a{n}", "balance": 100} for n in range(1, 200)]

@@ -50,7 +50,7 @@ async def test_a_saga_that_ends_while_it_is_described_counts_with_its_end(
     id = fresh("ends")
     file = write(cli, "one.jsonl", [json.dumps({"number": id})])
 
-    async def described_late(temporal: Temporal, saga_id: str, run_id: str | None = None) -> RunDescription | None:
+    async def described_late(temporal: Temporal, saga_id: str, run_id: str = "") -> RunDescription | None:
         description = await describe_run(temporal, saga_id, run_id)
         if description is not None and description.run.running:
             handle = temporal.get_workflow_handle(id)

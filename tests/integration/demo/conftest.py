@@ -35,7 +35,7 @@ def retail() -> Settings:
 @pytest.fixture
 async def engine(postgres_server: DatabaseServer, retail: Settings) -> AsyncIterator[AsyncEngine]:
     """The database of a shop with a little of everything."""
-    schema = retail.connection("shop").schema_file
+    schema = retail.sql_connection("shop").schema_file
     assert schema is not None
     engine = create_async_engine(postgres_server.url().replace("postgresql:", "postgresql+psycopg:"))
     async with engine.begin() as connection:

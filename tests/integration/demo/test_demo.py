@@ -125,10 +125,10 @@ def test_the_second_demo_resets_finance_and_the_topic(first, second, project):
     settings = load_settings(config=project / "saga.toml")
     events = read_events(settings.kafka, TOPIC, {})
     assert len({event.id for event in events}) == len(events) == before["topic"]["orders"] + after["topic"]["orders"]
-    with psycopg.connect(settings.connection("finance").url.replace("+psycopg", "")) as connection:
+    with psycopg.connect(settings.sql_connection("finance").url.replace("+psycopg", "")) as connection:
         booked = connection.execute("select event_id, saga_id from booking").fetchall()
         inbox = connection.execute("select event_id from saga_inbox").fetchall()
-    assert {id for id, _ in booked} == {event.id for event in events if "-r2" in event.headers["sagaid"]}
+    assert {id for id, _ in booked} == {event.id for event in events if "-r2" in (event.headers["sagaid"] or "")}
     assert len(booked) == len(inbox) == after["finance"]["orders"]
     assert all("-r2" in saga_id for _, saga_id in booked)
 

@@ -52,7 +52,7 @@ async def orders(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     engine = create_async_engine(url)
     await create_tables(engine)
     await create_ledger(engine)
-    env.connections["records"] = SqlConnection(name="records", root=tmp_path, url=url)
+    env.connections["records"] = SqlConnection(name="records", root=tmp_path, url_setting=url)
     env.ledger = "records"
     yield engine
     await engine.dispose()

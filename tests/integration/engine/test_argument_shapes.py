@@ -88,10 +88,10 @@ async def test_wrong_shapes_are_one_sentence(
         [],
         address=temporal.address,
         connections={"shop": url},
-        options={"bank": HttpService(name="bank", root=tmp_path, url="http://127.0.0.1:1")},
+        options={"bank": HttpService(name="bank", root=tmp_path, url_setting="http://127.0.0.1:1")},
         outbox="shop",
     )
-    await set_up_database(project.settings.connection("shop"))
+    await set_up_database(project.settings.sql_connection("shop"))
 
     async def run(name: str) -> dict[str, Any]:
         id = f"shape-{name}-{uuid.uuid4()}"

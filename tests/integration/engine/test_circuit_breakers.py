@@ -46,7 +46,7 @@ def crm(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         env.connections["crm"] = HttpService(
             name="crm",
             root=tmp_path,
-            url=server.url,
+            url_setting=server.url,
             circuit_breaker=CircuitBreaker(minimum=MINIMUM, probe_every=0.5),
         )
         yield server

@@ -44,7 +44,7 @@ async def test_the_account_that_was_changed_is_the_one_that_is_restored_and_conf
     async def accounts() -> list[tuple[str, int, int]]:
         async with engine.connect() as connection:
             rows = await connection.exec_driver_sql("select id, free, held from corrected_account")
-            return [(row[0], int(row[1]), int(row[2])) for row in rows]
+            return [(row["id"], int(row["free"]), int(row["held"])) for row in rows.mappings()]
 
     project = make_project(
         tmp_path / "project",

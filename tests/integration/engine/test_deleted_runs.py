@@ -87,7 +87,7 @@ async def bank(env: Environment, postgres_server: DatabaseServer) -> AsyncIterat
     async with engine.connect() as connection:
         statement = "create table deleted_runs_goods (sku varchar(60) primary key, units int, reserved int)"
         await connection.execute(text(statement))
-    env.connections["bank"] = SqlConnection(name="bank", root=env.folder, url=url)
+    env.connections["bank"] = SqlConnection(name="bank", root=env.folder, url_setting=url)
     yield engine
     await engine.dispose()
 

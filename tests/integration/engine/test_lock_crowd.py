@@ -56,8 +56,8 @@ async def test_two_hundred_sagas_get_one_lock_in_the_order_of_their_arrival(
         connections={"shop": new_database(postgres_server)},
         locks="shop",
     )
-    await set_up_database(project.settings.connection("shop"))
-    engine = open_command_engine(project.settings.connection("shop"))
+    await set_up_database(project.settings.sql_connection("shop"))
+    engine = open_command_engine(project.settings.sql_connection("shop"))
     await create_tables(engine)
     async with running_worker(project) as client:
         starts = (client.start("order", {}, id=f"order-{number}") for number in range(COUNT))

@@ -102,7 +102,7 @@ async def test_the_row_is_as_before(
     project: Project = make_project(
         tmp_path / "project", SAGAS, [], address=temporal.address, connections={"shop": url},
     )  # fmt: skip
-    await set_up_database(project.settings.connection("shop"))
+    await set_up_database(project.settings.sql_connection("shop"))
     keys = [f"{saga}-{uuid.uuid4().hex[:6]}" for _ in range(ROUNDS)]
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("create table counter (id text primary key, n int not null)")

@@ -48,7 +48,7 @@ TELL = """
 @pytest.fixture
 def crm(env: Environment, tmp_path: Path) -> Iterator[PaymentServer]:
     with PaymentServer() as server:
-        env.connections["crm"] = HttpService(name="crm", root=tmp_path, url=server.url)
+        env.connections["crm"] = HttpService(name="crm", root=tmp_path, url_setting=server.url)
         yield server
 
 

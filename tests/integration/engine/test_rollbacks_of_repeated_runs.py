@@ -213,7 +213,7 @@ async def test_a_reply_to_an_earlier_saga_of_the_id_tells_nothing(env: Environme
 
 
 async def test_calls_and_items_ahead_are_undone(env: Environment, payments: PaymentServer) -> None:
-    env.connections["crm"] = HttpService(name="crm", root=env.folder, url=payments.url)
+    env.connections["crm"] = HttpService(name="crm", root=env.folder, url_setting=payments.url)
     async with env.serving(CHARGE) as client:
         id = await begun_and_deleted(client, "charged", {"list": [1, 2]})
         assert (await env.effects(), payments.ledger()["balance"]) == (["a", "each#0", "each#1"], "12.50")

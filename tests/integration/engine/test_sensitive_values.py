@@ -51,7 +51,7 @@ EXPRESSION = f"""
 async def test_a_failure_does_not_quote_it(
     env: Environment, postgres_server: DatabaseServer, definition: str, words: str, arguments: object
 ) -> None:
-    env.connections["bank"] = SqlConnection(name="bank", root=env.folder, url=postgres_server.url())
+    env.connections["bank"] = SqlConnection(name="bank", root=env.folder, url_setting=postgres_server.url())
     await set_up_database(env.connections["bank"])
     name = definition.split()[1]
     async with env.serving(definition) as client:

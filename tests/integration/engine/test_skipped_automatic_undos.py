@@ -94,7 +94,8 @@ async def test_rows_that_cannot_be_read_are_shown_as_their_images(
     async with cancelled_saga("in-order", kind, tmp_path, temporal, request) as saga:
         (parked,) = (await _park_with_another_column(saga)).parked
         assert "counter has other columns than when the step ran: now also more; change the table back" in parked.why
-        (row,) = parked.rows or ()
+        assert parked.rows is not None
+        (row,) = parked.rows
         assert (row.before, row.after, row.now, row.unread) == ({"n": "1"}, {"n": "2"}, None, True)
         assert "could not be read" in (parked.sql_note or "")
         await saga.shop.execute("update counter set n = 1")
@@ -113,7 +114,8 @@ async def test_the_residue_names_rows_that_cannot_be_read(
         view = await saga.skip()
         assert view.state == "RESIDUE"
         (residue_item,) = view.residue
-        assert residue_item.key == (parked.rows or ())[0].row
+        assert parked.rows is not None
+        assert residue_item.key == parked.rows[0].row
         assert residue_item.command is not None
         assert "saga_image" in residue_item.command
 

@@ -56,7 +56,7 @@ async def bank(env: Environment, postgres_server: DatabaseServer) -> AsyncIterat
         await connection.execute(
             text("create table if not exists two_phase_goods (sku varchar(60) primary key, units int)")
         )
-    env.connections["bank"] = SqlConnection(name="bank", root=env.folder, url=url)
+    env.connections["bank"] = SqlConnection(name="bank", root=env.folder, url_setting=url)
     yield engine
     await engine.dispose()
 

@@ -87,7 +87,7 @@ async def env(server: DatabaseServer, temporal: TemporalServer, tmp_path: Path) 
             for table in TABLES:
                 await connection.execute(text(table))
     env = Environment(tmp_path, temporal.address, server.url("shop"), engines[0])
-    env.connections["books"] = SqlConnection(name="books", root=tmp_path, url=server.url("books"))
+    env.connections["books"] = SqlConnection(name="books", root=tmp_path, url_setting=server.url("books"))
     yield env
     for engine in engines:
         await engine.dispose()

@@ -52,7 +52,9 @@ STEPS = {
 @pytest.fixture
 async def env(postgres_env: Environment, postgres_server: DatabaseServer, tmp_path: Path) -> AsyncIterator[Environment]:
     depot = new_database(postgres_server)
-    postgres_env.connections["depot"] = SqlConnection(name="depot", root=tmp_path, url=async_url(depot, tmp_path))
+    postgres_env.connections["depot"] = SqlConnection(
+        name="depot", root=tmp_path, url_setting=async_url(depot, tmp_path)
+    )
     engine = create_async_engine(async_url(depot, tmp_path))
     await create_tables(engine)
     yield postgres_env
@@ -91,7 +93,7 @@ async def test_a_step_without_a_guard_that_was_undone_is_not_called_again(
     env.plan["undo a"] = [Rejected("closed"), None]
     env.plan["undo x"] = [Rejected("no"), None] if step == "an alternate" else [None]
     with PaymentServer() as payments:
-        env.connections["crm"] = HttpService(name="crm", root=tmp_path, url=payments.url)
+        env.connections["crm"] = HttpService(name="crm", root=tmp_path, url_setting=payments.url)
         async with env.serving(with_step(STEPS[step])) as client:
             id = await undone_and_deleted(client)
             before = (env.log(), payments.ledger()["requests"])

@@ -146,7 +146,7 @@ async def open_guard_database(kind: str, url: str, **settings: Any) -> GuardData
         async with administrator.connect() as connection:
             await connection.exec_driver_sql("create database if not exists guard character set utf8mb4")
         await administrator.dispose()
-    connections = DatabaseConnections([SqlConnection(name="shop", url=url, **settings)], pool_size=10)
+    connections = DatabaseConnections([SqlConnection(name="shop", url_setting=url, **settings)], pool_size=10)
     guard_database = GuardDatabase(connections, kind, url)
     await create_tables(guard_database.engine)
     async with guard_database.engine.connect() as connection:

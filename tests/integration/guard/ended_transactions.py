@@ -109,7 +109,7 @@ async def open_ending_shop(kind: str, url: str) -> EndingShop:
     async with database.engine.connect() as connection:
         for statement in (*TABLES, *(SQLITE_TABLES if kind == "sqlite" else ())):
             await connection.exec_driver_sql(statement)
-    return EndingShop(database, DatabaseConnections([SqlConnection(name="shop", url=url)], pool_size=2))
+    return EndingShop(database, DatabaseConnections([SqlConnection(name="shop", url_setting=url)], pool_size=2))
 
 
 STEPS = ("write", "construct", "many", "read", "end", "end quietly")

@@ -77,7 +77,7 @@ async def open_shop(kind: str, url: str) -> GuardDatabase:
         return opened
     await opened.connections.close()
     limited = url.replace("://saga@", "://limited@").replace("://root@", "://limited@")
-    connections = DatabaseConnections([SqlConnection(name="shop", url=limited)], pool_size=10)
+    connections = DatabaseConnections([SqlConnection(name="shop", url_setting=limited)], pool_size=10)
     return GuardDatabase(connections, kind, url)
 
 

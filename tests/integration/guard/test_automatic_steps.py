@@ -112,7 +112,7 @@ async def test_a_table_that_a_saga_changes_through_two_databases_is_named(
             async with opened.engine.connect() as connection:
                 await connection.exec_driver_sql("create table stock (sku varchar(9) primary key, free int)")
         await opened.connections.close()
-    connections = dict(zip(("my", "my2"), urls, strict=True))
+    connections: dict[str, str] = dict(zip(("my", "my2"), urls, strict=True))
     definitions = {"twice": TWICE.replace("SCHEMA", schema)}
     made = make_project(tmp_path, definitions, [], address="none", connections=connections)
     assert await automatic_step_problems(made) == [

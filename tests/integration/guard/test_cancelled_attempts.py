@@ -105,7 +105,7 @@ async def nothing_is_left(other: GuardDatabase, address: EntryKey) -> None:
 
 
 def connections(guard_database: GuardDatabase) -> DatabaseConnections:
-    return DatabaseConnections([SqlConnection(name="shop", url=guard_database.url)], pool_size=1)
+    return DatabaseConnections([SqlConnection(name="shop", url_setting=guard_database.url)], pool_size=1)
 
 
 async def act(sql: SqlSession) -> str:

@@ -263,7 +263,7 @@ async def test_a_chunk_below_the_watermark_is_refused(tmp_path_factory: pytest.T
 async def perform_and_freeze(kind: str, url: str, uses: str, *sagas: str) -> None:
     """In a process of its own: perform a chunk that freezes in its effects, and has ten minutes."""
     chunk_performer.IDLE_GRACE = 0.5
-    database = GuardDatabase(DatabaseConnections([SqlConnection(name="shop", url=url)]), kind, url)
+    database = GuardDatabase(DatabaseConnections([SqlConnection(name="shop", url_setting=url)]), kind, url)
     calls = [call(id, uses, timeout=1.0, how="freezes" if n == 0 else "ok") for n, id in enumerate(sagas)]
     print(*kinds(await perform(database, calls, seconds=600.0)), flush=True)
 

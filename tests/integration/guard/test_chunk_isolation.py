@@ -96,7 +96,7 @@ async def database(postgres_server: DatabaseServer) -> AsyncIterator[GuardDataba
 
 async def test_a_missing_parameter_concerns_its_item(database: GuardDatabase) -> None:
     sagas = ids(4)
-    outcomes = await perform(database, [sql(id, **({} if n == 2 else {"id": id})) for n, id in enumerate(sagas)])
+    outcomes = await perform(database, [sql(id) if n == 2 else sql(id, id=id) for n, id in enumerate(sagas)])
     assert kinds(outcomes) == ["done", "done", "failed", "done"]
     assert await noted(database, sagas) == [True, True, False, True]
 

@@ -188,7 +188,9 @@ async def send(
 @pytest.mark.sampled(keep=1)
 async def test_every_concurrent_pair_is_serializable(guard_database: GuardDatabase) -> None:
     pairs_at_once = PAIRS_AT_ONCE[guard_database.kind]
-    connections = DatabaseConnections([SqlConnection(name="shop", url=guard_database.url)], pool_size=2 * pairs_at_once)
+    connections = DatabaseConnections(
+        [SqlConnection(name="shop", url_setting=guard_database.url)], pool_size=2 * pairs_at_once
+    )
     guard = PausingGuard("shop", connections.engine("shop"))
     cases = cases_of(guard_database.kind)
     await _prepare(guard_database, cases)

@@ -127,7 +127,9 @@ async def test_an_attempt_that_did_not_begin_tells_nothing(guard_database: Guard
     "url", ["postgresql+psycopg://saga@127.0.0.1:{port}/x", "mysql+asyncmy://saga@127.0.0.1:{port}/x"]
 )
 async def test_a_database_that_is_not_there_has_not_answered(url: str, tmp_path: Path) -> None:
-    connections = DatabaseConnections([SqlConnection(name="shop", root=tmp_path, url=url.format(port=free_port()))])
+    connections = DatabaseConnections(
+        [SqlConnection(name="shop", root=tmp_path, url_setting=url.format(port=free_port()))]
+    )
     try:
         outcome = await connections.guard("shop").do(new_address(), None, running(), **clock(5))
     finally:
@@ -136,7 +138,7 @@ async def test_a_database_that_is_not_there_has_not_answered(url: str, tmp_path:
 
 
 async def test_a_pool_without_a_free_connection_has_not_answered(guard_database: GuardDatabase) -> None:
-    connection = SqlConnection(name="shop", url=guard_database.url, pool_size=1)
+    connection = SqlConnection(name="shop", url_setting=guard_database.url, pool_size=1)
     connections = DatabaseConnections([connection])
     reached, done = asyncio.Event(), asyncio.Event()
 

@@ -74,11 +74,11 @@ async def test_every_session_of_the_engine_waits_for_the_disk(
 ) -> None:
     url = new_database(postgres_server)
     with psycopg.connect(url, autocommit=True) as administrator:
-        [name] = administrator.execute("select current_database()").fetchone() or ()
+        [(name,)] = administrator.execute("select current_database()").fetchall()
         change = sql.SQL("alter database {} set synchronous_commit = {}").format(sql.Identifier(name), setting)
         administrator.execute(change)
     pool = open_engine("shop", url, 1)  # of workers, relays and ledgers
-    command = open_command_engine(SqlConnection(name="shop", root=tmp_path, url=url))
+    command = open_command_engine(SqlConnection(name="shop", root=tmp_path, url_setting=url))
     assert (await setting_of(pool), await setting_of(command)) == (used, used)
     serializable = pool.execution_options(isolation_level="SERIALIZABLE")
     assert (await setting_of(serializable), await setting_of(pool)) == (used, used)

@@ -82,7 +82,7 @@ def call(
     how: str, steps: Sequence[str], last: str, uses: str = "ended.one", op: str = "do", **guard: Any
 ) -> Invocation:
     saga_id = new_id()
-    key = idempotency_key(saga_id, "charge", 1, "" if op == "do" else op)
+    key = idempotency_key(saga_id, "charge", 1, "undo" if op == "undo" else "")
     arguments = {"how": how, "steps": list(steps), "last": last}
     return Invocation(uses, arguments, key, saga_id, "charge", op, 1, 30.0, GuardSpec("shop", **guard), saga="order")
 

@@ -175,7 +175,7 @@ async def test_a_plain_function_uses_the_same_transaction(guard_database: GuardD
 
 
 async def test_a_full_pool_is_infrastructure(guard_database: GuardDatabase) -> None:
-    connections = DatabaseConnections([SqlConnection(name="shop", url=guard_database.url)], pool_size=1)
+    connections = DatabaseConnections([SqlConnection(name="shop", url_setting=guard_database.url)], pool_size=1)
     guard, free = connections.guard("shop"), asyncio.Event()
     reached = asyncio.Event()
 
@@ -204,7 +204,7 @@ async def test_an_existing_row_wins_over_a_manual_result(guard_database: GuardDa
 
 
 async def test_missing_tables_name_the_command(tmp_path: Path) -> None:
-    connections = DatabaseConnections([SqlConnection(name="shop", url=f"sqlite:///{tmp_path / 'empty.db'}")])
+    connections = DatabaseConnections([SqlConnection(name="shop", url_setting=f"sqlite:///{tmp_path / 'empty.db'}")])
 
     async def nothing(sql: SqlSession) -> None:
         raise Rejected("never reached")

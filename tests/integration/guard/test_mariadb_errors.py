@@ -270,7 +270,7 @@ async def shop(mariadb_server: DatabaseServer) -> AsyncIterator[Shop]:
             await connection.exec_driver_sql(statement.replace("{other}", other))
         await connection.commit()
     await opened.connections.close()
-    erring = SqlConnection(name="shop", url=url.replace("://root@", "://erring@"))
+    erring = SqlConnection(name="shop", url_setting=url.replace("://root@", "://erring@"))
     database = GuardDatabase(DatabaseConnections([erring], pool_size=4), "mariadb", url)
     yield Shop(database, other)
     await database.connections.close()

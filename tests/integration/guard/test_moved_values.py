@@ -139,7 +139,8 @@ async def test_the_event_of_another_saga_is_not_published(database: GuardDatabas
                 " where saga_outbox_row.saga_id = 's-1' and other.saga_id = 's-2'"
             )
         )
-        [changed, other] = (await connection.execute(text("select * from saga_outbox order by id"))).mappings()
+        rows = (await connection.execute(text("select * from saga_outbox order by id"))).all()
+    [changed, other] = [row._asdict() for row in rows]
     with pytest.raises(ChangedRow, match=CHANGED):
         decrypted_event(changed, stored_values(database.engine))
     assert decrypted_event(other, stored_values(database.engine))["value"] == '"s-2"'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,8 +20,8 @@ async def test_a_repeated_setup_does_not_wait_for_open_transactions(
     postgres_server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = new_database(postgres_server)
-    keeps = {"keeps_outputs": True, "keeps_ledger": True, "keeps_locks": True, "keeps_enqueued": True}
-    shop = SqlConnection(name="shop", root=tmp_path, url=url, **keeps)
+    keeps: Any = {"keeps_outputs": True, "keeps_ledger": True, "keeps_locks": True, "keeps_enqueued": True}
+    shop = SqlConnection(name="shop", root=tmp_path, url_setting=url, **keeps)
     await set_up_database(shop)
     with psycopg.connect(url.replace("+psycopg", "")) as application:
         tables = application.execute("select tablename from pg_tables where tablename like 'saga%'").fetchall()

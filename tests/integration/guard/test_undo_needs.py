@@ -75,7 +75,7 @@ async def test_a_missing_right_is_named_before_the_change(
 
 async def connected_as(kind: str, url: str, user: str) -> GuardDatabase:
     own = re.sub(r"//\w+@", f"//{user}@", url)
-    return GuardDatabase(DatabaseConnections([SqlConnection(name="shop", url=own)], pool_size=5), kind, own)
+    return GuardDatabase(DatabaseConnections([SqlConnection(name="shop", url_setting=own)], pool_size=5), kind, own)
 
 
 async def test_a_missing_right_of_mariadb_is_named(mariadb_server: DatabaseServer) -> None:
@@ -232,11 +232,15 @@ async def test_the_styles_of_a_role_do_not_reach_the_engine(postgres_server: Dat
         await connection.exec_driver_sql(f"alter database {name} set datestyle = 'German, DMY'")
         await connection.exec_driver_sql(f"alter database {name} set timezone = 'Europe/Berlin'")
     await administrator.dispose()
-    for engine in (open_engine("b", url, 1), open_command_engine(SqlConnection(name="b", root=Path(), url=url))):
+    for engine in (
+        open_engine("b", url, 1),
+        open_command_engine(SqlConnection(name="b", root=Path(), url_setting=url)),
+    ):
         async with engine.connect() as connection:
-            row = (
-                await connection.exec_driver_sql("select '2026-10-25 00:30+00'::timestamptz, '2026-02-03'::date::text")
-            ).one()
+            rows = await connection.exec_driver_sql(
+                "select '2026-10-25 00:30+00'::timestamptz, '2026-02-03'::date::text"
+            )
+            row = tuple(rows.one())
             assert (row[0].isoformat(), row[1]) == ("2026-10-25T00:30:00+00:00", "2026-02-03")
         await engine.dispose()
 

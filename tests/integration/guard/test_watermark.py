@@ -14,7 +14,7 @@ from saga_activities.guard.schema import create_tables, ddl
 from saga_activities.guard.sqlite import SqliteTransaction
 from tests.integration.guard.conftest import GuardDatabase, new_address, open_guard_database
 
-SOON = {"longest_transaction": 0.05}
+SOON: Any = {"longest_transaction": 0.05}
 
 
 def at(scheduled_at: float) -> Any:

@@ -105,7 +105,7 @@ async def test_a_dropped_row_is_kept_for_the_retention(
     await create_tables(engine)
     settings = Settings(
         root=tmp_path,
-        connections={"shop": SqlConnection(name="shop", url=guard_database.url)},
+        connections={"shop": SqlConnection(name="shop", url_setting=guard_database.url)},
         enqueue=EnqueueSettings(connections=("shop",)),
     )
     table = EnqueuedTable(engine)

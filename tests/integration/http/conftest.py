@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saga_activities.http import HttpConnection, http_settings
-from sagas.settings.connections import read_connection
+from sagas.settings.connections import HttpService, read_connection
 from tests.helpers.payment_server import PaymentServer
 
 Connect = Callable[..., HttpConnection]
@@ -28,6 +28,7 @@ async def connect(tmp_path: Path) -> AsyncIterator[Connect]:
 
     def make(url: str, **options: Any) -> HttpConnection:
         service = read_connection({"kind": "http", "url": url, **options})
+        assert isinstance(service, HttpService)
         made.append(HttpConnection(http_settings(service.model_copy(update={"name": "crm", "root": tmp_path}))))
         return made[-1]
 

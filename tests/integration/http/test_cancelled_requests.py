@@ -50,7 +50,7 @@ async def test_a_step_that_was_refused_is_not_undone(
     temporal: TemporalServer, tmp_path: Path, fault: dict[str, Any], ended: tuple[str | int | None, ...], undone: int
 ) -> None:
     with PaymentServer() as server:
-        crm = HttpService(name="crm", root=tmp_path, url=server.url)
+        crm = HttpService(name="crm", root=tmp_path, url_setting=server.url)
         project = make_project(tmp_path, {"pay": PAY}, [], address=temporal.address, options={"crm": crm})
         server.faults(fault)
         async with running_worker(project) as client:
@@ -71,7 +71,7 @@ async def test_a_step_that_was_refused_is_not_undone(
 async def test_the_attempts_of_the_saga_and_those_of_temporal_are_counted_together(
     temporal: TemporalServer, server: PaymentServer, tmp_path: Path
 ) -> None:
-    crm = HttpService(name="crm", root=tmp_path, url=server.url)
+    crm = HttpService(name="crm", root=tmp_path, url_setting=server.url)
     project = make_project(tmp_path, {"pay": PAY}, [], address=temporal.address, options={"crm": crm})
     server.faults({"status": 429, "headers": {"Retry-After": "1"}}, {"status": 503}, {"status": 429}, {"status": 201})
     async with running_worker(project) as client:

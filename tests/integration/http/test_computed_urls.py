@@ -106,7 +106,7 @@ steps:
 async def test_an_id_of_a_saga_names_one_resource(
     temporal: TemporalServer, server: PaymentServer, tmp_path: Path
 ) -> None:
-    crm = HttpService(name="crm", root=tmp_path, url=server.url)
+    crm = HttpService(name="crm", root=tmp_path, url_setting=server.url)
     project = make_project(tmp_path, {"read": READ}, [], address=temporal.address, options={"crm": crm})
     assert project.diagnostics == []
     id = f"read-{uuid.uuid4()}"

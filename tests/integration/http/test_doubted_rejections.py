@@ -39,7 +39,7 @@ PROBE = """    probe:
 async def run(
     temporal: TemporalServer, server: PaymentServer, folder: Path, text: str = BOOK, **options: Any
 ) -> dict[str, Any]:
-    crm = HttpService(name="crm", root=folder, url=server.url, **options)
+    crm = HttpService(name="crm", root=folder, url_setting=server.url, **options)
     project = make_project(folder, {"book": text}, [], address=temporal.address, options={"crm": crm})
     async with running_worker(project) as client:
         return await finished(client, (await client.start("book", {}, id=f"doubt-{uuid.uuid4()}")).id)

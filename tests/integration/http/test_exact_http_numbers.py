@@ -116,7 +116,7 @@ async def run(temporal: TemporalServer, bank: Bank, url: str, folder: Path, **in
     await create_tables(engine)
     async with engine.begin() as connection:
         await connection.execute(text(TABLE))
-    options = {"bank": HttpService(name="bank", root=folder, url=bank.url)}
+    options = {"bank": HttpService(name="bank", root=folder, url_setting=bank.url)}
     project = make_project(
         folder, {"numbers": DEFINITION}, [typed], address=temporal.address, connections={"shop": url}, options=options
     )

@@ -51,7 +51,7 @@ async def test_an_effect_under_the_forward_key_is_found(
     def back(step: Step, /, **given: Any) -> None:
         calls.append((f"{step.op} {step.forward_key}", given))
 
-    crm = HttpService(name="crm", root=tmp_path, url=server.url, remembers_rejections=False)
+    crm = HttpService(name="crm", root=tmp_path, url_setting=server.url, remembers_rejections=False)
     project = make_project(tmp_path, {"move": MOVE}, [move, back], address=temporal.address, options={"crm": crm})
     assert project.diagnostics == []
     id = f"move-{uuid.uuid4()}"

@@ -61,7 +61,7 @@ async def shop(
     temporal: TemporalServer, postgres_server: DatabaseServer, server: PaymentServer, tmp_path: Path
 ) -> AsyncIterator[Environment]:
     env = await open_environment(tmp_path, temporal.address, new_database(postgres_server))
-    env.connections["crm"] = HttpService(name="crm", root=tmp_path, url=server.url)
+    env.connections["crm"] = HttpService(name="crm", root=tmp_path, url_setting=server.url)
     yield env
     await env.engine.dispose()
 

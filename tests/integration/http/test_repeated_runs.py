@@ -63,7 +63,7 @@ async def charged_and_reset(
     async def count_runs() -> int:
         return next(runs)
 
-    crm = HttpService(name="crm", root=folder, url=server.url, **options)
+    crm = HttpService(name="crm", root=folder, url_setting=server.url, **options)
     project = make_project(
         folder,
         {"book": BOOK.replace("OF", varies)},
@@ -118,7 +118,7 @@ async def test_a_rollback_before_the_new_run_has_come_to_a_call_undoes_it(
             await asyncio.Event().wait()
         return number
 
-    crm = HttpService(name="crm", root=tmp_path, url=server.url)
+    crm = HttpService(name="crm", root=tmp_path, url_setting=server.url)
     book = BOOK.replace("OF", "steps.count.result").replace("effect: none}", "effect: none, heartbeat: 1s}")
     project = make_project(tmp_path, {"book": book}, [count_runs], address=temporal.address, options={"crm": crm})
     async with running_worker(project) as client:

@@ -148,7 +148,7 @@ async def new_project(folder: Path, temporal: TemporalServer, server: DatabaseSe
     """A project with its tables in a new database, and the URL of that."""
     url = new_database(server)
     project = write_project(folder, temporal.address, url)
-    await set_up_database(project.settings.connection("shop"))
+    await set_up_database(project.settings.sql_connection("shop"))
     return project, url
 
 
@@ -171,7 +171,7 @@ async def stay(
     url = new_database(postgres_server)
     project = write_project(tmp_path / "project", temporal.address, url)
     later = write_project(tmp_path / "later", empty_temporal.address, url)
-    await set_up_database(project.settings.connection("shop"))
+    await set_up_database(project.settings.sql_connection("shop"))
     async with running_worker(project) as client, running_worker(later) as later_client:
         after = CommandLine(tmp_path / "later", capsys, later_client)
         yield Stay(tmp_path / "project", capsys, client, url, after)

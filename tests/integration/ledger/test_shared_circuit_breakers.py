@@ -39,7 +39,7 @@ def worker(engine: AsyncEngine, *names: str, every: float = 3600.0) -> CircuitBr
     """The circuit breakers of another worker, by default that of ``crm``."""
     settings = CircuitBreaker(minimum=2, probe_every=every)
     services = {
-        name: HttpService(name=name, root=Path(), url="http://127.0.0.1:9", circuit_breaker=settings)
+        name: HttpService(name=name, root=Path(), url_setting="http://127.0.0.1:9", circuit_breaker=settings)
         for name in names or ("crm",)
     }
     return CircuitBreakers(services, NeededConnections(lambda _: None), lambda: engine)

@@ -54,7 +54,10 @@ def receiver(env: Environment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rece
     port = free_port()
     server = PaymentServer("--port", str(port))
     env.connections["hook"] = HttpService(
-        name="hook", root=env.folder, url=f"http://127.0.0.1:{port}", signing_secret=Secret("env", "HOOK_SECRET")
+        name="hook",
+        root=env.folder,
+        url_setting=f"http://127.0.0.1:{port}",
+        signing_secret=Secret("env", "HOOK_SECRET"),
     )
     yield Receiver(server)
     server.stop()

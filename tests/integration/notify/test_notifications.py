@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from temporalio.client import WorkflowExecutionStatus
 
 from saga_cli.render.saga_view import notification_lines
 from saga_workers import interventions
@@ -109,7 +110,7 @@ async def test_an_unanswered_notification_is_abandoned_and_can_be_resent(env: En
         story = await settled(client, (await run_saga(client, "told"))["id"])
         [row] = story["notifications"]
         assert (story["state"], row["state"], row["attempts"]) == ("COMPLETED", "EXHAUSTED", 6)
-        assert (await handle(client, row["run"]).describe()).status.name == "FAILED"
+        assert (await handle(client, row["run"]).describe()).status == WorkflowExecutionStatus.FAILED
         [awaited] = await until(lambda: stuck(client))
         assert awaited.id == story["id"]
         assert f"saga notify {story['id']} {ID} --again" in awaited.stuck[0]

@@ -120,7 +120,7 @@ async def give_back() -> None:
 async def open_shop(temporal: TemporalServer, server: DatabaseServer, folder: Path) -> AsyncIterator[Shop]:
     """A worker, its client, and its own database: the watermark applies to all of its sagas."""
     url = new_database(server).replace("postgresql://", "postgresql+psycopg://")
-    connections = DatabaseConnections([SqlConnection(name="shop", url=url)], pool_size=3)
+    connections = DatabaseConnections([SqlConnection(name="shop", url_setting=url)], pool_size=3)
     await create_tables(connections.engine("shop"))
     project = make_project(
         folder / "project",
@@ -270,7 +270,7 @@ async def test_a_continued_saga_counts_from_its_first_run(tmp_path: Path) -> Non
 
 async def test_a_worker_starts_with_a_retention_round(temporal: TemporalServer, tmp_path: Path) -> None:
     project = await make_shop(tmp_path / "shop", temporal)
-    connections = DatabaseConnections([SqlConnection(name="shop", url=project.settings.connection("shop").url)])
+    connections = DatabaseConnections([SqlConnection(name="shop", url_setting=project.settings.connection("shop").url)])
     engine = connections.engine("shop")
     worker = WorkerProcess("worker", tmp_path / "shop", options=("--retention", "90d")).start()
     try:
@@ -361,7 +361,7 @@ async def test_concurrent_retention_rounds_are_safe(shop: Shop) -> None:
 
 async def test_an_unreachable_database_is_logged_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     client, _ = shop
-    down = DatabaseConnections([SqlConnection(name="shop", url="postgresql+psycopg://saga@127.0.0.1:1/shop")])
+    down = DatabaseConnections([SqlConnection(name="shop", url_setting="postgresql+psycopg://saga@127.0.0.1:1/shop")])
     with caplog.at_level(logging.WARNING, "saga.upkeep"):
         assert await GuardRetention(client.locator, down, longest_transaction=0.0).run_once() == []
     [record] = [record for record in caplog.records if record.name == "saga.upkeep"]

@@ -93,7 +93,7 @@ async def traced(
         {"order": ORDER, "day": DAY, "week": WEEK},
         [deliver],
         address=temporal.address,
-        options={"bank": HttpService(name="bank", root=folder, url=bank.url)},
+        options={"bank": HttpService(name="bank", root=folder, url_setting=bank.url)},
     )
     memory = InMemorySpanExporter()
     tracing = Tracing([SimpleSpanProcessor(memory)])
@@ -177,7 +177,7 @@ async def test_metrics_and_spans_of_a_custom_worker_in_the_sandbox(
         {"day": DAY},
         [],
         address=temporal.address,
-        options={"bank": HttpService(name="bank", root=tmp_path, url=bank.url)},
+        options={"bank": HttpService(name="bank", root=tmp_path, url_setting=bank.url)},
     )
     memory = InMemorySpanExporter()
     plugin = SagaPlugin(project, tracing=Tracing([SimpleSpanProcessor(memory)]))

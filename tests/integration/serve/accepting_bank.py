@@ -59,7 +59,7 @@ class AcceptingBank:
                 self.send_header("content-length", "0")
                 self.end_headers()
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, format: str, *args: Any) -> None:
                 pass
 
         self._server = ThreadingHTTPServer((HOST, 0), Handler)

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
+from psycopg.rows import dict_row
 
 from saga_workers.runtime.databases import set_up_database
 from sagas.project import Project
@@ -188,7 +189,7 @@ class DayCloseProject:
         return sorted(str(path.relative_to(self.stage)) for path in self.stage.rglob("*") if path.is_file())
 
     def query(self, statement: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        with psycopg.connect(self.url, row_factory=psycopg.rows.dict_row) as connection:
+        with psycopg.Connection[dict[str, Any]].connect(self.url, row_factory=dict_row) as connection:
             return connection.execute(statement, parameters).fetchall()  # type: ignore[arg-type]
 
     def execute(self, statement: str, parameters: Mapping[str, Any] | None = None) -> None:

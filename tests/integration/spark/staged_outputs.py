@@ -30,7 +30,7 @@ def stage(
     name: str = "output",
 ) -> Publication:
     """Stage ``output`` (as written in YAML), as a `spark` step of the saga ``saga`` does."""
-    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows])
+    table = pa.Table.from_pylist([dict(row) for row in rows]) if isinstance(rows, Sequence) else rows
     target = Target(saga, "facts", generation, name)
     folder = Path(settings.stage.removeprefix("file://")) / target.attempt_path(epoch)
     folder.mkdir(parents=True, exist_ok=True)

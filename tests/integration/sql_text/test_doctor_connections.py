@@ -98,7 +98,7 @@ async def test_only_the_embedded_database_is_started_by_us(tmp_path: Path) -> No
         (False, "start the database, or correct host and port in connections.shop.url"),
     ):
         url = f"postgresql://ada@127.0.0.1:{port}/shop"
-        connection = SqlConnection(name="shop", root=tmp_path, embedded=embedded, **{"url": url})
+        connection = SqlConnection(name="shop", root=tmp_path, embedded=embedded, url_setting=url)
         assert (await unusable_databases([connection]))["shop"].help == help
         with pytest.raises(SagaError, match=r"cannot be set up: .*refused") as refused:
             await set_up_database(connection)

@@ -33,7 +33,7 @@ async def execute(url: str, *statements: str) -> list[Any]:
 
 
 def project(folder: Path, url: str) -> Project:
-    shop = SqlConnection(name="shop", root=folder, url=url)
+    shop = SqlConnection(name="shop", root=folder, url_setting=url)
     return Project(Settings(root=folder, connections={"shop": shop}), Actions([]))
 
 

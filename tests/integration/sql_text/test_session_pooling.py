@@ -76,7 +76,7 @@ async def test_the_server_itself_keeps_its_sessions(postgres_server: DatabaseSer
 
 
 async def check(url: str) -> list[DoctorResult]:
-    engine = open_command_engine(SqlConnection(name="shop", url=url))
+    engine = open_command_engine(SqlConnection(name="shop", url_setting=url))
     try:
         return await check_session_pooling("shop", engine)
     finally:

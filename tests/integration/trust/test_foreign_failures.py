@@ -92,5 +92,6 @@ async def test_the_words_of_an_unsigned_rejection_are_quoted(temporal: TemporalS
         view = await client.view(run.id)
     assert view.reason is not None
     assert (view.reason.kind, view.reason.quotes) == ("rejected", True)
+    assert view.reason.message is not None
     assert len(view.reason.message) <= MAX_MESSAGE_CHARACTERS
     assert "4711" not in str(public_outcome(view)["reason"])

@@ -186,7 +186,7 @@ async def slow_payment(
 ) -> AsyncIterator[tuple[Client, Payment]]:
     """A project with a payment whose first attempts fail, as many as ``failures``."""
     url = new_database(server)
-    owner = open_command_engine(SqlConnection(name="shop", root=folder, url=url))
+    owner = open_command_engine(SqlConnection(name="shop", root=folder, url_setting=url))
     await create_tables(owner)
     await owner.dispose()
     with psycopg.connect(url, autocommit=True) as database:

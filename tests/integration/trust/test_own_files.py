@@ -204,7 +204,7 @@ def test_definitions_that_are_read_again_are_checked_again(tmp_path: Path) -> No
 @needs_root
 def test_a_schema_of_another_user_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "schema.sql").write_text("drop table x", encoding="utf-8")
-    connection = SqlConnection(name="shop", root=tmp_path, url="sqlite:///shop.db", schema="schema.sql")
+    connection = SqlConnection(name="shop", root=tmp_path, url_setting="sqlite:///shop.db", schema_setting="schema.sql")
     assert schema_text(connection) == "drop table x"
     give_away(tmp_path / "schema.sql")
     with pytest.raises(UsageError, match="belongs to another user"):

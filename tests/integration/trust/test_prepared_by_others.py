@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest_asyncio
+from psycopg import sql
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_activities.guard.two_phase.mysql import recover
@@ -47,18 +48,18 @@ def intruder(server: DatabaseServer):
     role = f"intruder_{uuid.uuid4().hex[:12]}"
     address = {"host": "127.0.0.1", "port": server.port, "dbname": server.default_database, "autocommit": True}
     with psycopg.connect(user=server.user, **address) as admin:
-        admin.execute(f'create role "{role}" login')
+        admin.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
         with psycopg.connect(user=role, **address) as connection:
             yield connection
         for (gid,) in admin.execute("select gid from pg_prepared_xacts where owner = %s", (role,)).fetchall():
-            admin.execute(psycopg.sql.SQL("rollback prepared {}").format(psycopg.sql.Literal(gid)))
-        admin.execute(f'drop role "{role}"')
+            admin.execute(sql.SQL("rollback prepared {}").format(sql.Literal(gid)))
+        admin.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
 
 
 def prepare(connection: psycopg.Connection, gid: str) -> None:
     connection.execute("begin")
     connection.execute("select pg_current_xact_id()")
-    connection.execute(psycopg.sql.SQL("prepare transaction {}").format(psycopg.sql.Literal(gid)))
+    connection.execute(sql.SQL("prepare transaction {}").format(sql.Literal(gid)))
 
 
 @pytest_asyncio.fixture

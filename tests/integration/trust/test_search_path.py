@@ -73,7 +73,7 @@ async def test_no_operator_or_function_of_another_schema_is_called(
 ) -> None:
     url = new_database(postgres_server)
     assert shadowing_objects.install(postgres_server, url) > 5000
-    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url=url))
+    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url_setting=url))
     for create in (create_tables, lock_tables.create_tables, create_ledger):
         await create(engine)
     with psycopg.connect(url, autocommit=True) as connection:
@@ -113,7 +113,7 @@ async def test_the_doctor_names_who_may_create_objects(
 ) -> None:
     url = new_database(postgres_server)
     role = "public" if grantee == "public" else f"somebody_{uuid.uuid4().hex[:12]}"
-    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url=url))
+    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url_setting=url))
     [result] = await check_schema_rights("shop", engine)
     assert result.ok, result.message
     with psycopg.connect(url, autocommit=True) as connection:
@@ -147,7 +147,7 @@ async def test_the_doctor_names_who_may_come_before_the_tables(
     url = new_database(postgres_server)
     plain = f'x"; alter role {uuid.uuid4().hex[:12]} superuser'
     words = {"role": sql_name(plain), "database": url.rpartition("/")[2], "plain": plain}
-    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url=url))
+    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url_setting=url))
     with psycopg.connect(url, autocommit=True) as connection:
         words["user"] = connection.info.user
         for statement in ("create table stock (id int)", "create role {role}", right):
@@ -163,7 +163,7 @@ async def test_the_doctor_names_who_may_come_before_the_tables(
 
 async def test_the_doctor_wants_pg_catalog_first(tmp_path: Path, postgres_server: DatabaseServer) -> None:
     url = f"{postgres_server.url()}?options=-csearch_path%3Dpublic%2Cpg_catalog"
-    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url=url))
+    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url_setting=url))
     [result] = await check_schema_rights("shop", engine)
     await engine.dispose()
     assert not result.ok

@@ -274,13 +274,13 @@ async def open_stage(folder: Path, urls: Mapping[str, str]) -> AsyncIterator[Sta
     receiver = Receiver()
     listening = await asyncio.start_server(receiver.serve, HOST, 0)
     receiver.url = f"http://{HOST}:{listening.sockets[0].getsockname()[1]}"
-    bank = HttpService(name="bank", root=folder, url=receiver.url)
+    bank = HttpService(name="bank", root=folder, url_setting=receiver.url)
     project = make_project(
         folder / "project", {"part": PART}, [echo, money, count, guarded, half],
         address=HOST, connections=urls, options={"bank": bank}, outbox="sqlite",
     )  # fmt: skip
     assert not [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"], project.diagnostics
-    databases = DatabaseConnections([SqlConnection(name=name, url=url) for name, url in urls.items()])
+    databases = DatabaseConnections([SqlConnection(name=name, url_setting=url) for name, url in urls.items()])
     http = HttpConnections({"bank": http_settings(bank)})
     for name in urls:
         await create_tables(databases.engine(name))

@@ -76,7 +76,9 @@ class Number:
 class Text(Number):
     """Text where a number should be."""
 
-    is_whole = False
+    @property
+    def is_whole(self) -> bool:
+        return False
 
 
 Json = Any

@@ -198,7 +198,7 @@ def test_a_wait_says_once_that_spark_starts(capsys: pytest.CaptureFixture[str]) 
     )
     with _progress(warned=False) as show:
         for view in (starting, starting, begun):
-            show(view)
+            show(view, ())
     assert capsys.readouterr().err == "waiting for s-1: count: running the job, starting Spark\n"
 
 

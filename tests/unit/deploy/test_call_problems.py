@@ -26,7 +26,7 @@ async def pay(step: Step, amount: int, note: str = "") -> None: ...
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    connection = SqlConnection(name="shop", root=tmp_path, url="sqlite:///shop.db")
+    connection = SqlConnection(name="shop", root=tmp_path, url_setting="sqlite:///shop.db")
     settings = Settings(root=tmp_path, connections={"shop": connection, "bank": connection})
     return Project(settings, Actions([getattr(pay, ACTION_ATTRIBUTE)]))
 

@@ -53,6 +53,7 @@ class MemoryTransaction:
         self.memory = memory.copy()
         self.generation = generation
         self.answered = True
+        self.unanswered = False
         self.kept_changes = False
 
     @property

@@ -174,7 +174,7 @@ def test_triggers_are_read_and_do_not_travel_with_a_run() -> None:
 
 def test_one_reader_for_each_topic_of_a_saga(tmp_path: Path) -> None:
     (tmp_path / "shop.saga.yaml").write_text(TRIGGERED, encoding="utf-8")
-    project = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), MessageHandlers())
+    project = Project(Settings(root=tmp_path, definition_folders=(tmp_path,)), Actions(), MessageHandlers())
     assert [(definition.saga, topic) for definition, topic in make_plan(project).triggers] == [
         ("shop", "orders"),
         ("shop", "others"),
@@ -184,10 +184,10 @@ def test_one_reader_for_each_topic_of_a_saga(tmp_path: Path) -> None:
 
 def test_no_readers_give_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "a.saga.yaml").write_text("saga: a\nsteps: [{id: b, uses: wait, with: {for: 1s}}]\n", encoding="utf-8")
-    project = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), MessageHandlers())
+    project = Project(Settings(root=tmp_path, definition_folders=(tmp_path,)), Actions(), MessageHandlers())
     with pytest.raises(UsageError, match="reads no topic"):
         make_plan(project)
-    triggered = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), MessageHandlers())
+    triggered = Project(Settings(root=tmp_path, definition_folders=(tmp_path,)), Actions(), MessageHandlers())
     (tmp_path / "shop.saga.yaml").write_text(TRIGGERED, encoding="utf-8")
     with pytest.raises(UsageError, match="the saga a has no trigger"):
         make_plan(triggered, ["a"])

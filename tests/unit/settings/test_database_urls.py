@@ -47,7 +47,7 @@ def test_an_invalid_url_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("url", ["nonsense", "postgresql://u:secret@host:abc/x"])
 def test_a_wrong_url_names_its_setting_and_no_credential(tmp_path: Path, url: str) -> None:
-    connection = SqlConnection(name="shop", root=tmp_path, url=url)
+    connection = SqlConnection(name="shop", root=tmp_path, url_setting=url)
     for open_pool in (open_command_engine, lambda connection: open_engine(connection.name, connection.url, 1)):
         with pytest.raises(UsageError, match=r"^connections\.shop\.url must have the form postgresql://") as raised:
             open_pool(connection)

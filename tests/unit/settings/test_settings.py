@@ -159,7 +159,7 @@ def test_a_binary_settings_file_is_refused(tmp_path: Path) -> None:
 def test_a_connection_without_url_is_on_the_embedded_database(tmp_path: Path) -> None:
     project(tmp_path, "[connections.shop]\n[connections.other]", DEV)
     settings = load_settings(tmp_path, env={})
-    assert settings.connection("shop").embedded
+    assert settings.sql_connection("shop").embedded
     assert settings.connection("shop").url.endswith(":28003/shop")
     with pytest.raises(UsageError, match="the connection other has no url") as raised:
         _ = settings.connection("other").url

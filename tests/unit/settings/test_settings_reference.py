@@ -30,10 +30,11 @@ def test_the_complete_file_is_accepted(tmp_path: Path, monkeypatch: pytest.Monke
     settings = load_settings(tmp_path, env={})
     assert settings.temporal.model_fields_set
     assert spark_settings(settings).remote == "sc://spark:15002"
-    assert http_settings(settings.connection("crm")).url == "https://crm.shop"
     assert [effect.name for effect in effect_tables(settings)] == ["orders"]
     assert isinstance(settings.connection("shop"), SqlConnection)
-    assert isinstance(settings.connection("crm"), HttpService)
+    crm = settings.connection("crm")
+    assert isinstance(crm, HttpService)
+    assert http_settings(crm).url == "https://crm.shop"
 
 
 def test_the_top_level_has_a_table_for_each_name() -> None:

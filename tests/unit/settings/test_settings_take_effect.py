@@ -304,7 +304,9 @@ def test_a_table_of_the_environment_is_merged_with_that_of_the_file(tmp_path: Pa
         "spark.eventLog.enabled": "true",
     }
     assert settings.vars == {"limits": {"day": 6, "week": 9}}
-    assert settings.connections["crm"].auth.bearer == Secret("env", "TOKEN")
+    [crm] = settings.http_services()
+    assert crm.auth is not None
+    assert crm.auth.bearer == Secret("env", "TOKEN")
 
 
 def test_a_variable_of_one_key_wins_over_that_of_its_table(tmp_path: Path) -> None:
@@ -340,4 +342,5 @@ def test_no_idempotency_header_in_any_case_means_that_no_key_is_honoured(
     settings = load_settings(tmp_path, env={})
     warnings = {diagnostic.code for diagnostic in Project(settings).diagnostics}
     assert ("SAGA221" in warnings) == (not honoured), warnings
-    assert (http_settings(settings.connection("crm")).key_header is not None) == honoured
+    [crm] = settings.http_services()
+    assert (http_settings(crm).key_header is not None) == honoured

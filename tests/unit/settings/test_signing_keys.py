@@ -34,21 +34,21 @@ def test_the_first_key_signs_and_all_verify(tmp_path: Path) -> None:
     assert keys.shared
     assert not (tmp_path / KEY_FILE).exists()
     for key in (OLD, NEW):
-        assert keys.verifies("definition", b"x", SigningKeys((key,)).sign("definition", b"x"))
-    signature = keys.sign("definition", b"x")
+        assert keys.verifies("start", b"x", SigningKeys((key,)).sign("start", b"x"))
+    signature = keys.sign("start", b"x")
     assert signature is not None
     assert signature["key"] == SigningKeys((NEW,)).ids[0]
-    assert not SigningKeys((OLD,)).verifies("definition", b"x", signature)
-    assert not keys.verifies("definition", b"y", signature)
+    assert not SigningKeys((OLD,)).verifies("start", b"x", signature)
+    assert not keys.verifies("start", b"y", signature)
     assert not keys.verifies("decision", b"x", signature)
     assert NEW not in repr(keys)
 
 
 @pytest.mark.parametrize("signature", [None, 1, [], {}, {"key": [], "hmac": "é"}, {"key": "x", "hmac": None}])
 def test_a_malformed_signature_is_not_valid(signature: object) -> None:
-    assert not SigningKeys((OLD,)).verifies("definition", b"x", signature)
+    assert not SigningKeys((OLD,)).verifies("start", b"x", signature)
     ids = SigningKeys((OLD,)).ids
-    assert not SigningKeys((OLD,)).verifies("definition", b"x", {"key": ids[0], "hmac": "é"})
+    assert not SigningKeys((OLD,)).verifies("start", b"x", {"key": ids[0], "hmac": "é"})
 
 
 def test_a_folder_that_cannot_be_written_has_no_key(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from saga_spark.audit.checks import metric_aggregates, run_data_check, violation_condition
 from saga_spark.job.job_spec import Check, comparison_input_name
+from saga_spark.manifest import ManifestMetric
 
 pytestmark = pytest.mark.slow
 
@@ -44,5 +45,6 @@ def test_accepted_values_compare_numbers_by_value(
     rows = ", ".join(f"('{text}')" for text in texts)
     frame = spark.sql(f"SELECT cast(v AS {column}) AS v FROM VALUES {rows}, (null) AS t(v)")
     [(_, counted)] = metric_aggregates([accepted], "output", frame).items()
+    assert not isinstance(counted, ManifestMetric)
     [row] = frame.agg(counted).collect()
     assert (row[0], frame.where(violation_condition(accepted, frame)).count()) == (broken, broken)

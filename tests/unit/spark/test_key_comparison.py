@@ -75,8 +75,8 @@ def differing_in_duckdb(folder: Path, values: tuple[str, ...], tolerance: Decima
 def differing_in_spark(
     spark: SparkSession, folder: Path, values: tuple[str, ...], tolerance: Decimal | None
 ) -> dict[Any, tuple[Any, ...]]:
-    sides = [spark.read.parquet(str(folder / f"{side}.parquet")) for side in ("left", "right")]
-    report = compare_tables(*sides, ComparisonSpec(KEY, values, tolerance, samples=100_000))
+    left, right = (spark.read.parquet(str(folder / f"{side}.parquet")) for side in ("left", "right"))
+    report = compare_tables(left, right, ComparisonSpec(KEY, values, tolerance, samples=100_000))
     rows: dict[Any, tuple[Any, ...]] = {}
     for sample in report["samples"]:
         shown = tuple((sample[side] or {}).get("exact") for side in ("left", "right"))

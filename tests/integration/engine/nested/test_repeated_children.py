@@ -228,18 +228,19 @@ async def test_the_effects_of_a_child_that_cannot_be_started_again_stay_known(en
         saga = await begin_waiting_child(client)
         child, definitions = f"{saga}/child", client.project.definitions
         await delete(client, child)
-        assert (await finished(client, saga))["state"] == "PARKED"
+        story = await finished(client, saga)
+        assert story["state"] == "PARKED"
         definition = definitions.pop("child")
+        plain, queue = await Temporal.connect(env.address), f"stranger-{uuid.uuid4()}"
         if why == "its id is taken":
-            plain, queue = await Temporal.connect(env.address), f"stranger-{uuid.uuid4()}"
-            run = await plain.start_workflow("billing", id=child, task_queue=queue)
+            await plain.start_workflow("billing", id=child, task_queue=queue)
         for _ in range(2):
             story = await resolve(client, saga, "child", "retry")
             assert (story["state"], await env.effects()) == ("PARKED", ["a", "x"])
         [parked] = story["parked"]
         if why == "its id is taken":
             assert f"a run of billing on the task queue {queue}; the effects of the nested saga stay" in parked["why"]
-            await run.terminate("its end")
+            await plain.get_workflow_handle(child).terminate("its end")
         else:
             assert "is not started again, and what it has done before is not undone" in parked["why"]
         definitions["child"] = definition

@@ -104,9 +104,9 @@ def _perform(
         stop_before(owner, name)
 
     async def perform() -> str:
-        connections = DatabaseConnections([SqlConnection(name="shop", url=url)], pool_size=5)
+        connections = DatabaseConnections([SqlConnection(name="shop", url_setting=url)], pool_size=5)
         guard = connections.two_phase_guard("shop")
-        clock = {"scheduled_at": time.time(), "deadline": time.time() + seconds}
+        clock: Any = {"scheduled_at": time.time(), "deadline": time.time() + seconds}
 
         async def take(sql: SqlSession) -> Any:
             await sql.execute("update prepared_stock set left_over = left_over - 1 where sku = :sku", sku=sku)

@@ -35,7 +35,7 @@ class EventsEnvironment:
     def __init__(self, folder: Path, temporal: str, urls: dict[str, str], kafka: str, prefix: str) -> None:
         self.folder, self.temporal, self.urls, self.kafka, self.prefix = folder, temporal, urls, kafka, prefix
         self.databases = DatabaseConnections(
-            [SqlConnection(name=name, url=url) for name, url in urls.items()], pool_size=4
+            [SqlConnection(name=name, url_setting=url) for name, url in urls.items()], pool_size=4
         )
 
     @property
@@ -118,7 +118,7 @@ async def open_environment(
     """An environment with its own two empty databases."""
     prefix = f"e{uuid.uuid4().hex[:10]}"
     urls = {}
-    admin = DatabaseConnections([SqlConnection(name="admin", url=server.url())], pool_size=1)
+    admin = DatabaseConnections([SqlConnection(name="admin", url_setting=server.url())], pool_size=1)
     async with admin.engine("admin").connect() as connection:
         for name in ("shop", "bank"):
             await connection.exec_driver_sql(f"create database {prefix}_{name}")

@@ -46,7 +46,7 @@ class OutboxEnvironment:
         self.kafka: KafkaSettings = kafka.settings(outbox=DATABASE, **kafka_settings)
         self.settings = Settings(
             root=folder,
-            connections={DATABASE: SqlConnection(name=DATABASE, root=folder, url=self.url)},
+            connections={DATABASE: SqlConnection(name=DATABASE, root=folder, url_setting=self.url)},
             kafka=self.kafka,
         )
         self._more: dict[str, Any] = kafka_settings

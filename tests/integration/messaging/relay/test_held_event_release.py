@@ -227,7 +227,7 @@ async def test_the_response_of_the_local_transaction_is_lost(env: EventsEnvironm
     async with fault_proxy(port) as proxy:
         through = env.urls["shop"].replace(f":{port}/", f":{proxy.port}/")
         async with env.serving(definition, shop=through) as client:
-            proxy.trigger, proxy.on_trigger, proxy.triggers_left = b"; COMMIT", fault, 1
+            proxy.arm(b"; COMMIT", fault)
             saga_id = await begin(client, "held", fail=False)
             await waiting(env, saga_id)
             assert proxy.triggered == 1

@@ -105,7 +105,7 @@ async def test_what_is_set_aside_is_read_again(engine: AsyncEngine) -> None:
 
 async def test_a_relay_marks_what_it_publishes(engine: AsyncEngine, kafka: Broker, tmp_path: Path) -> None:
     topic = await asyncio.to_thread(kafka.create_topic)
-    connection = SqlConnection(name="shop", root=tmp_path, url=f"sqlite:///{tmp_path}/shop.db")
+    connection = SqlConnection(name="shop", root=tmp_path, url_setting=f"sqlite:///{tmp_path}/shop.db")
     settings = Settings(root=tmp_path, connections={"shop": connection}, kafka=kafka.settings(outbox="shop", batch=20))
     await _emit(engine, topic, *range(100))
     await _emit(engine, f"missing-{topic}", 0)

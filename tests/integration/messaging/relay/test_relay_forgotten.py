@@ -24,7 +24,7 @@ async def test_an_idle_relay_replaces_forgotten_connections_to_its_database(
         env = OutboxEnvironment(postgres_server, kafka, tmp_path)
         await env.make_tables()
         url = postgres_server.url(env.database, port=proxy.port)
-        connection = SqlConnection(name=DATABASE, root=tmp_path, url=url)
+        connection = SqlConnection(name=DATABASE, root=tmp_path, url_setting=url)
         env.settings = env.settings.model_copy(update={"connections": {DATABASE: connection}})
         topic = await asyncio.to_thread(kafka.create_topic)
 

@@ -301,9 +301,9 @@ grant select, insert, delete on saga_relay_passed to {role}
 async def test_the_documented_grants_are_enough(env: OutboxEnvironment, engine: AsyncEngine) -> None:
     role = f"relay_{env.database}"
     with env.connect() as connection:
-        connection.execute(f"create role {role} login password 'relay'")
+        connection.execute(f"create role {role} login password 'relay'".encode())
         for statement in _GRANTS.format(role=role).split(";\n"):
-            connection.execute(statement)
+            connection.execute(statement.encode())
     ids = env.emit(*_events("a", *range(5)))
     limited = open_engine(
         "shop", str(make_url(env.url).set(username=role, password="relay").render_as_string(False)), 2
@@ -326,8 +326,8 @@ async def test_the_documented_grants_are_enough(env: OutboxEnvironment, engine: 
     finally:
         await limited.dispose()
         with env.connect() as connection:
-            connection.execute(f"drop owned by {role}")
-            connection.execute(f"drop role {role}")
+            connection.execute(f"drop owned by {role}".encode())
+            connection.execute(f"drop role {role}".encode())
 
 
 async def test_concurrent_writers_that_commit_out_of_order_and_roll_back(

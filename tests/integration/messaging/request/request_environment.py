@@ -191,7 +191,7 @@ async def open_environment(
         folder, definitions, temporal=temporal.address, kafka=kafka.address, url=url, prefix=prefix, actions=actions
     )
     project = Project(load_settings(folder))
-    databases = DatabaseConnections([SqlConnection(name="shop", url=project.settings.connection("shop").url)])
+    databases = DatabaseConnections([SqlConnection(name="shop", url_setting=project.settings.connection("shop").url)])
     await create_tables(databases.engine("shop"))
     participant = start_participant(folder, kafka, prefix, commands)
     async with contextlib.AsyncExitStack() as stack:

@@ -50,7 +50,7 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
         with shop.connect() as connection:
             return [outcome for (outcome,) in connection.execute("select outcome from saga_request").fetchall()]
 
-    databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
+    databases = DatabaseConnections([SqlConnection(name="shop", url_setting=shop.url)])
     # No attempt waits for these replies, so Temporal is not asked.
     client: Any = None
     listener = ReplyListener(
@@ -87,7 +87,7 @@ async def test_a_reply_that_contradicts_the_first_one_or_whose_row_was_changed_i
     async def send_dead_letter(record: Any, group: str, reason: str, stop: Any) -> None:
         reasons.append(reason)
 
-    databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
+    databases = DatabaseConnections([SqlConnection(name="shop", url_setting=shop.url)])
     client: Any = None  # no attempt waits for these replies
     settings = kafka.settings(outbox="shop")
     listener = ReplyListener(client, settings, databases, [topic], dead_letter_sink=send_dead_letter)
@@ -123,7 +123,7 @@ async def test_a_reply_that_ended_its_process_is_a_dead_letter(kafka: Broker, po
     member = Consumer(consumer_config(settings, group))
     member.commit(offsets=[commit_position(topic, 0, 0, mark)], asynchronous=False)
     member.close()
-    databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
+    databases = DatabaseConnections([SqlConnection(name="shop", url_setting=shop.url)])
     client: Any = None  # no attempt waits for these replies
     metrics = TriggerMetrics()
     dead = DeadLetters(settings, metrics)
@@ -151,7 +151,7 @@ async def test_costly_replies_leave_the_event_loop_to_others(kafka: Broker, post
                 (f"s/{number}",),
             )
             kafka.produce(topic, costly, headers={"sagakey": f"s/{number}", "sagaoutcome": "done"})
-    databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
+    databases = DatabaseConnections([SqlConnection(name="shop", url_setting=shop.url)])
     client: Any = None  # no attempt waits for these replies
     settings = kafka.settings(outbox="shop")
 

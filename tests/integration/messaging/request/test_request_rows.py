@@ -99,7 +99,7 @@ pytestmark = pytest.mark.sampled(turns="setup")
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
 async def setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RequestSetup]:
     url = await new_url(request.param, request, tmp_path)
-    databases = DatabaseConnections([SqlConnection(name="shop", url=url)])
+    databases = DatabaseConnections([SqlConnection(name="shop", url_setting=url)])
     await create_tables(databases.engine("shop"))
     yield RequestSetup(databases)
     await databases.close()

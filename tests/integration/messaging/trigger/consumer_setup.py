@@ -57,8 +57,8 @@ class ConsumerSetup:
     """One database with the engine's tables, and consumers of it: each as in a process of its own."""
 
     def __init__(self, url: str) -> None:
-        self.databases = DatabaseConnections([SqlConnection(name="shop", url=url)], pool_size=8)
-        self.others = DatabaseConnections([SqlConnection(name="shop", url=url)], pool_size=8)
+        self.databases = DatabaseConnections([SqlConnection(name="shop", url_setting=url)], pool_size=8)
+        self.others = DatabaseConnections([SqlConnection(name="shop", url_setting=url)], pool_size=8)
         self.engine = self.databases.engine("shop")
         self.metrics = TriggerMetrics()
         self.topic = f"orders-{uuid.uuid4().hex[:8]}"

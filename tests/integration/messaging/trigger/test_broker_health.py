@@ -54,7 +54,7 @@ async def test_a_reply_listener_reports_a_lost_broker_until_it_returns(
     broker = BrokerProcess(tmp_path)
     broker.start()
     shop = await open_shop(postgres_server)
-    databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
+    databases = DatabaseConnections([SqlConnection(name="shop", url_setting=shop.url)])
 
     async def refuse(*_: Any) -> None:
         raise AssertionError("no reply is malformed")

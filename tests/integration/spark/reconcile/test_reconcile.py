@@ -87,7 +87,7 @@ async def test_mismatches_are_reported_and_repaired(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shop = Shop(tmp_path / "project", server, temporal, kafka)
-    await set_up_database(shop.project.settings.connection("shop"))
+    await set_up_database(shop.project.settings.sql_connection("shop"))
     mark = uuid.uuid4().hex[:8]
     async with running_worker(shop.project) as client:
         for number in range(6):
@@ -196,7 +196,7 @@ async def test_locks_that_nobody_releases_are_found_and_released(
     with (shop.folder / "saga.toml").open("a") as settings_file:
         settings_file.write('\n[locks]\nconnection = "shop"\n')
     project = Project(load_settings(config=str(shop.folder / "saga.toml")))
-    await set_up_database(project.settings.connection("shop"))
+    await set_up_database(project.settings.sql_connection("shop"))
     mark = uuid.uuid4().hex[:8]
     gone, stopped = f"{mark}-gone", f"{mark}-stopped"
     waiters = {f"{mark}-waits-for-gone": f"{mark}-1", f"{mark}-waits-for-stopped": f"{mark}-2"}
@@ -204,7 +204,7 @@ async def test_locks_that_nobody_releases_are_found_and_released(
     async def lock_of(key: str) -> str | None:
         return next((lock.owner for lock in await list_locks(project.settings, [key])), None)
 
-    engine = open_command_engine(project.settings.connection("shop"))
+    engine = open_command_engine(project.settings.sql_connection("shop"))
     now = time.time()
     outcome = await LockTable("shop", engine).acquire(
         [f"{mark}-1"], owner=gone, holder=gone, workflow_id=gone, waits=True, scheduled_at=now, deadline=now + 30
@@ -247,7 +247,7 @@ async def test_data_outside_the_window_is_ignored(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = Shop(tmp_path / "project", server, temporal, kafka)
-    await set_up_database(shop.project.settings.connection("shop"))
+    await set_up_database(shop.project.settings.sql_connection("shop"))
     mark = uuid.uuid4().hex[:8]
     async with running_worker(shop.project) as client:
         for number in range(3):
@@ -295,7 +295,7 @@ async def test_a_step_is_refused_when_its_sides_differ(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path
 ) -> None:
     shop = Shop(tmp_path / "project", server, temporal, kafka)
-    await set_up_database(shop.project.settings.connection("shop"))
+    await set_up_database(shop.project.settings.sql_connection("shop"))
     shop.sql("insert into orders (saga_id, total) values ('a', 1.50), ('b', 2.50), ('c', 3)")
     (shop.folder / "archive").mkdir()
     archive = pa.table({"saga_id": ["c", "a", "b"], "amount": [Decimal("3.0"), Decimal("1.5"), Decimal("2.6")]})

@@ -33,7 +33,7 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_reported_and_repaired(
     with (shop.folder / "saga.toml").open("a") as settings:
         settings.write('\n[ledger]\nconnection = "shop"\n')
     shop.project = Project(load_settings(config=str(shop.folder / "saga.toml")))
-    await set_up_database(shop.project.settings.connection("shop"))
+    await set_up_database(shop.project.settings.sql_connection("shop"))
     mark = uuid.uuid4().hex[:8]
     ended, cut = [[f"{mark}-{name}-{number}" for number in range(4)] for name in ("ended", "cut")]
     async with running_worker(shop.project) as client:

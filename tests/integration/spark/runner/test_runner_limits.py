@@ -126,7 +126,7 @@ async def test_a_job_that_always_runs_out_of_memory(
 
 async def clean_up(day_close: DayCloseProject) -> None:
     """The worker's own round, which deletes what a saga that is over has left in the stage."""
-    databases = DatabaseConnections([SqlConnection(name="shop", url=day_close.url)])
+    databases = DatabaseConnections([SqlConnection(name="shop", url_setting=day_close.url)])
 
     async def over(_: str) -> stage_area.SagaLiveness:
         return "over"

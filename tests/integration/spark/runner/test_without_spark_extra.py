@@ -66,6 +66,7 @@ async def test_spark_steps_wait_for_another_worker_with_a_reason(
 async def _waiting_step(client: Client, saga: str) -> dict[str, Any]:
     """The step, once its view shows what it waits for."""
     end = time.monotonic() + LIMIT
+    step: dict[str, Any] = {}
     while time.monotonic() < end:
         step = next(step for step in (await client.show(saga))["steps"] if step["id"] == "facts")
         if SENTENCE in str(step):

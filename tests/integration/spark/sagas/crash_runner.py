@@ -115,7 +115,7 @@ def of_saga(day_close: DayCloseProject, saga: str) -> list[str]:
 
 async def clear_stage(day_close: DayCloseProject) -> None:
     """One round of the worker's clean-up, as if every saga were over."""
-    connections = DatabaseConnections([day_close.project.settings.connection("shop")])
+    connections = DatabaseConnections([day_close.project.settings.sql_connection("shop")])
 
     async def over(_: str) -> Any:
         return "over"

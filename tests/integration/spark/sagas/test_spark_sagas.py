@@ -38,7 +38,7 @@ def page(uri: str) -> str:
 async def forget_all(day_close: DayCloseProject) -> None:
     """The worker's retention round, as if the time for undos were over: the guard is purged."""
     day_close.execute("delete from saga_guard")
-    connections = DatabaseConnections([day_close.project.settings.connection("shop")])
+    connections = DatabaseConnections([day_close.project.settings.sql_connection("shop")])
     engine = connections.engine("shop")
     assert len(await drop_undo_data(engine, spark_settings(day_close.project.settings), before=time.time() + 60)) == 4
     await connections.close()

@@ -134,7 +134,7 @@ def clock() -> Any:
 
 async def open_staging(folder: Path, url: str) -> StagingEnvironment:
     """Make the tables in the database of the URL, and a stage area in the folder."""
-    databases = DatabaseConnections([SqlConnection(name="books", url=url)], pool_size=5)
+    databases = DatabaseConnections([SqlConnection(name="books", url_setting=url)], pool_size=5)
     await schema.create_tables(databases.engine("books"))
     await output_records.create_table(databases.engine("books"))
     return StagingEnvironment(SparkSettings(root=folder, stage=(folder / "stage").as_uri(), ledger="books"), databases)

@@ -152,7 +152,7 @@ def assert_partitions_are_right(lake: Lake) -> int:
     table = lake.table("s.d")
     tasks = list(table.scan().plan_files())
     for task in tasks:
-        content = pq.read_table(task.file.file_path.removeprefix("file://"), partitioning=None)
+        content = pq.read_table(task.file.file_path.removeprefix("file://"), partitioning=None)  # pyright: ignore[reportArgumentType]
         for at, field in enumerate(table.specs()[task.file.spec_id].fields):
             kind = table.schema().find_type(field.source_id)
             column = content.column(table.schema().find_column_name(field.source_id) or "").to_pylist()

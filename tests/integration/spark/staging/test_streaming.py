@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, LiteralString
 
 import psycopg
 import pytest
@@ -57,7 +57,7 @@ def test_a_repeated_batch_writes_nothing(spark: SparkSession, server: DatabaseSe
         query = stream.writeStream.foreachBatch(batches).option("checkpointLocation", checkpoint)
         query.trigger(availableNow=True).start().awaitTermination()
 
-    def rows(query: str = "select id, word from readings order by id") -> list[tuple[object, ...]]:
+    def rows(query: LiteralString = "select id, word from readings order by id") -> list[tuple[object, ...]]:
         with psycopg.connect(url) as connection:
             return connection.execute(query).fetchall()
 

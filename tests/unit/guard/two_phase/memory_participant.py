@@ -35,6 +35,8 @@ class MemoryTransaction:
     effect: str | None = None
     lost: bool = False
     answered: bool = True
+    unanswered: bool = False
+    kept_changes: bool = False
 
     @property
     def sql(self) -> Any:

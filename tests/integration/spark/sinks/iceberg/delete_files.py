@@ -91,7 +91,9 @@ def _commit(
         producer: Any = transaction.update_snapshot().fast_append()
 
         def delete_manifest(spec: PartitionSpec) -> ManifestWriter:
-            return _DeleteManifest(spec, table.schema(), producer.new_manifest_output(), producer.snapshot_id, "gzip")
+            return _DeleteManifest(
+                spec, table.schema(), producer.new_manifest_output(), producer.snapshot_id, "deflate"
+            )
 
         producer.new_manifest_writer = delete_manifest  # pyiceberg's own writer is for data files only
         producer.append_data_file(file)

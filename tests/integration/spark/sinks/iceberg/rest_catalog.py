@@ -21,8 +21,10 @@ from pyiceberg.exceptions import (
     NoSuchNamespaceError,
     NoSuchTableError,
 )
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import CommitTableRequest, Table
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from sqlalchemy.exc import IntegrityError
 
 from saga_spark.sinks.iceberg.pyiceberg_internals import new_pointer_row, write_next_metadata
@@ -150,13 +152,12 @@ class RestHandler(BaseHTTPRequestHandler):
         location = "/".join(
             (self.backing.properties["warehouse"], ".".join(space), f"{wanted.name}-{uuid.uuid4().hex[:8]}")
         )
-        metadata = new_table_metadata(
-            wanted.table_schema, wanted.partition_spec, wanted.write_order, location, wanted.properties
-        )
+        parts, order = wanted.partition_spec or UNPARTITIONED_PARTITION_SPEC, wanted.write_order or UNSORTED_SORT_ORDER
+        metadata = new_table_metadata(wanted.table_schema, parts, order, location, wanted.properties)
         if wanted.stage_create:
             return answer(metadata, None)
         made = self.backing.create_table(
-            (*space, wanted.name), wanted.table_schema, location, wanted.partition_spec, properties=wanted.properties
+            (*space, wanted.name), wanted.table_schema, location, parts, properties=wanted.properties
         )
         return answer(made.metadata, made.metadata_location)
 

@@ -151,7 +151,7 @@ class _Maker:
     def _notify(self) -> tuple[Notification, ...]:
         choices, made = self.choices, []
         for _ in range(choices.pick((1, 0, 2))):
-            when = tuple(moment for moment in MOMENTS if not choices.chance(30)) or MOMENTS[:1]
+            when: tuple[Milestone, ...] = tuple(moment for moment in MOMENTS if not choices.chance(30)) or MOMENTS[:1]
             last = f"${{{{ [steps.{self.steps[-1].id}.state, steps.{self.steps[-1].id}.result] }}}}"
             with_ = choices.pick(({"event": "${{ event }}"}, {"n": last}, {"n": f"${{{{ {LOST}n }}}}"}))
             place = choices.pick((None, HOME))

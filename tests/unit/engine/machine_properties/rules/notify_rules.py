@@ -47,7 +47,8 @@ def _moments(before: Mapping[str, Any], story: Mapping[str, Any], commands: Sequ
     if story["overdue"] and not (before and before["overdue"]):
         collected.append("overdue")
     # It may continue and park again within one event: the search attributes show it.
-    collected += ["parked" for command in commands if isinstance(command, RecordState) and command.state == "PARKED"]
+    parks = [command for command in commands if isinstance(command, RecordState) and command.state == "PARKED"]
+    collected.extend("parked" for _ in parks)
     if story["state"] == "PARKED" != was and "parked" not in collected:
         raise Violation("notify", "parked, but nobody can find it")
     if story["state"] in ENDS and was != story["state"]:
