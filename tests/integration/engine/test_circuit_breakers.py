@@ -25,7 +25,7 @@ from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, row
 from tests.integration.engine.pausing import CHARGE, asked_again, held, pause
 
-SAGAS = 20
+SAGAS = 10
 MINIMUM = 5
 PAY = (
     """

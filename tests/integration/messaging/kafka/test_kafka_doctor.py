@@ -104,6 +104,7 @@ async def test_setup_creates_missing_topics(doctor_project: DoctorProject, kafka
     )
 
 
+@pytest.mark.slow  # the function is called above
 def test_the_setup_command_creates_missing_topics(
     doctor_project: DoctorProject, kafka: Broker, temporal: TemporalServer
 ) -> None:

@@ -35,6 +35,7 @@ def _check(kafka: Broker, topic: str, partitions: int) -> None:
     assert sorted((record.key or "", record.partition) for record in records) == expected
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("partitions", [1, 3, 4, 7])
 def test_a_topic_that_is_created_again(
     kafka: Broker, producer: TransactionalProducer, partitions: int, caplog: pytest.LogCaptureFixture
@@ -169,6 +170,7 @@ def test_a_topic_created_again_after_the_look_of_a_commit_is_noticed_by_another_
     assert not kafka.read_committed(topic)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("partitions", [1, 4, 7])
 def test_a_topic_created_again_after_a_recent_look_is_noticed_before_the_commit(
     kafka: Broker, producer: TransactionalProducer, partitions: int

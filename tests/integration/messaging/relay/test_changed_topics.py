@@ -84,6 +84,7 @@ async def test_a_topic_that_is_created_again_while_the_relay_runs(env: OutboxEnv
             await asyncio.to_thread(topic.check, partitions)
 
 
+@pytest.mark.slow  # while one runs, below and above
 async def test_a_topic_that_is_created_again_while_no_relay_runs(env: OutboxEnvironment) -> None:
     topic = await asyncio.to_thread(CreatedAgain, env)
     for partitions in islice(cycle(PARTITIONS), ROUNDS):

@@ -72,6 +72,7 @@ async def asked(env: EventsEnvironment, back: CheckBack, times: int = 1) -> None
         assert await back.check(Guard("shop", env.shop)) >= 1
 
 
+@pytest.mark.slow  # test_the_relay_checks_back
 async def test_a_seven_day_approval_keeps_its_events_held(env: EventsEnvironment) -> None:
     async with env.serving(WAITING) as client:
         saga_id = await begin(client, "waiting")
@@ -224,6 +225,7 @@ async def test_a_saga_that_ended_before_its_commit_point_drops_its_events(env: E
     assert await env.statuses(story["id"]) == ["DROPPED"]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("ends", ["COMPLETED", "COMPENSATED", "with another input"])
 async def test_another_saga_with_the_id_decides_nothing(env: EventsEnvironment, ends: str) -> None:
     """Another saga has ended under the id, with a step of the same name, before the commit point of the first one."""

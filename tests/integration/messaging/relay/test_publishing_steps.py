@@ -122,6 +122,7 @@ async def test_a_step_that_waits_until_its_events_are_published(env: EventsEnvir
     assert values(kafka, topic) == [1, 2]
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("place", ["before", "pivot", "after"])
 async def test_a_step_that_waits_for_an_event_that_is_dropped(
     env: EventsEnvironment, kafka: Broker, place: str

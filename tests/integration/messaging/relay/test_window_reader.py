@@ -86,6 +86,7 @@ def found_ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return request.param
 
 
+@pytest.mark.sampled(keep=1)
 async def test_each_event_is_read_once_in_order(env: OutboxEnvironment, engine: AsyncEngine, found_ahead: int) -> None:
     env.emit(*_events("a", *range(100)))
     reading, read, more = await _Reading(engine).begin(), list[int](), list[str]()

@@ -59,6 +59,7 @@ async def waits(env: Environment, saga_id: str) -> None:
     await until(is_waiting)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("decision", ["compensate", "retry"])
 async def test_the_command_of_a_run_with_another_input_is_not_its_own(env: Environment, decision: str) -> None:
     saga_id = await env.begin("waiting", trip=1)

@@ -413,6 +413,7 @@ async def test_a_deleted_run_is_found_by_its_command_and_started_again(env: Envi
     assert await find_lost(env.client.locator, env.project.settings, suspects=[saga_id]) == []
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("replied", [False, True])
 async def test_a_run_that_repeats_one_which_sent_the_undo_goes_backward(env: Environment, replied: bool) -> None:
     saga_id = await env.begin("waiting", undo="silent")

@@ -53,6 +53,7 @@ async def test_the_output_of_a_bridge(kafka: Broker, tmp_path: Path) -> None:
         await _check_changes(kafka, source, target)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("kind", ["consumer", "bridge"])
 async def test_dead_letters(kind: str, kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path) -> None:
     shop, source, target = await open_shop(postgres_server), kafka.create_topic(), kafka.create_topic()
