@@ -127,6 +127,7 @@ async def test_a_short_wait_is_inside_the_bulk_workflow(bank: Bank) -> None:
         assert waited.total_seconds() >= length
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["saga.bulk", "saga.batch"])
 @pytest.mark.parametrize("id", ["bulk~by-hand", "batch~by-hand", "by-hand"])
 async def test_a_start_by_hand_without_an_argument_is_refused_or_ends(bank: Bank, kind: str, id: str) -> None:

@@ -227,6 +227,7 @@ async def test_starts_that_are_too_large_together_are_started_in_parts(
     assert sorted(bank.balances().values()) == [90, 90, 90, 100]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("bulk", [True, False])
 async def test_so_many_starts_wait_for_their_ends(bank: Bank, monkeypatch: pytest.MonkeyPatch, bulk: bool) -> None:
     bank.open_accounts(3)

@@ -109,6 +109,7 @@ async def test_callers_that_share_a_start_are_told_about_their_own_input(bank: B
     assert [answer.started for answer in answers if not isinstance(answer, BaseException)] == [True, True]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("bulk", [True, False])
 async def test_the_python_client_starts_the_others_and_names_the_input_at_fault(bank: Bank, bulk: bool) -> None:
     def named(name: str) -> list[dict[str, Any]]:
@@ -130,6 +131,7 @@ async def test_the_python_client_starts_the_others_and_names_the_input_at_fault(
     assert [view["state"] for view in views] == ["COMPLETED"] * 4
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("waits", [True, False])
 async def test_the_rows_of_a_file_are_counted_one_by_one(bank: Bank, waits: bool) -> None:
     starter = await bank.client.starter("waiting")

@@ -17,6 +17,7 @@ from tests.helpers.waiting import LIMIT
 from tests.integration.bulk.conftest import Bank
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("activity", [RECORD_ACTIVITY, DETACH_ACTIVITY])
 async def test_another_worker_answers(bank: Bank, monkeypatch: pytest.MonkeyPatch, activity: str) -> None:
     honest, refused = BulkActivities.perform, []

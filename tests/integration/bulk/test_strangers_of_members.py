@@ -21,6 +21,7 @@ honest = SagaDetacher.__call__
 STRANGERS = [("looking", {}, "COMPLETED"), ("looking", {"finds": False}, "COMPENSATED"), ("looking", {}, "TERMINATED")]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize(("saga", "input", "end"), STRANGERS, ids=[end for _, _, end in STRANGERS])
 async def test_the_saga_goes_on_after_it(
     bank: Bank, monkeypatch: pytest.MonkeyPatch, saga: str, input: Any, end: str

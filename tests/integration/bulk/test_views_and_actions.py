@@ -234,6 +234,7 @@ async def test_a_cancel_by_filter_reaches_sagas_of_bulk_workflows(
     assert bank.balances()["a2"] == 100
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("together", [True, False], ids=["where they are", "in its own workflow"])
 async def test_a_cancel_is_sent_again_while_temporal_is_busy(
     bank: Bank, monkeypatch: pytest.MonkeyPatch, together: bool

@@ -116,6 +116,7 @@ def test_a_custom_worker_next_to_modules_with_common_names(
         assert start(environment, tmp_path) == {"text": "hello Ada"}
 
 
+@pytest.mark.slow  # tests/docs/test_front_door.py runs the installed wheel
 def test_an_action_package_called_activities(environment: Path, temporal: TemporalServer, tmp_path: Path) -> None:
     write_project(tmp_path, temporal, "package", "activities.shop")
     (tmp_path / "activities").mkdir()

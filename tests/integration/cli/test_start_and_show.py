@@ -125,6 +125,7 @@ async def test_wait_ends_at_its_timeout(cli: CommandLine) -> None:
     assert (await cli.saga("signal", id, "approve")).code == 0
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize(("saga", "nested"), [("trip", ""), ("tour", "/leg")])
 async def test_waiting_prints_each_failed_attempt_where_there_is_no_terminal(
     cli: CommandLine, saga: str, nested: str
