@@ -32,7 +32,7 @@ from tests.helpers.prometheus_server import ALERTS, alert_rules
 ROOT = Path(__file__).parents[3]
 RULES = alert_rules()
 PAGE = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
-PANELS = [(file.name, panel) for file in DASHBOARDS.glob("*.json") for panel in panels_of(file.name)]
+PANELS = [(file.name, panel) for file in sorted(DASHBOARDS.glob("*.json")) for panel in panels_of(file.name)]
 DOCUMENTED = {
     name: set(filter(None, labels.split(",")))
     for name, labels in re.findall(r"^\| `(saga_[a-z_]+)(?:{([\w,]+)})?`", PAGE, flags=re.MULTILINE)
@@ -97,7 +97,7 @@ def test_panel_metrics_and_labels_exist(file: str, panel: Panel) -> None:
         assert not wrong, f"{file}, {panel.title}: {', '.join(names)} has no label {', '.join(wrong)}"
 
 
-@pytest.mark.parametrize("file", {file for file, _ in PANELS})
+@pytest.mark.parametrize("file", sorted({file for file, _ in PANELS}))
 def test_variables_of_a_dashboard_have_values(file: str) -> None:
     for variable in json.loads((DASHBOARDS / file).read_text(encoding="utf-8"))["templating"]["list"][1:]:
         asked = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
