@@ -154,7 +154,7 @@ async def quiet_shop(postgres_server: DatabaseServer, tmp_path: Path) -> AsyncIt
 
 def upkeep(shop: Shop, *, retention: float = 30 * DAY) -> GuardRetention:
     client, connections = shop
-    return GuardRetention(client.locator, connections, retention=retention, longest_transaction=0.2)
+    return GuardRetention(client.locator, connections, retention=retention, longest_transaction=lambda: 0.2)
 
 
 async def old_do(guard: Guard, saga: str, at: float) -> str:
@@ -363,7 +363,7 @@ async def test_an_unreachable_database_is_logged_once(shop: Shop, caplog: pytest
     client, _ = shop
     down = DatabaseConnections([SqlConnection(name="shop", url_setting="postgresql+psycopg://saga@127.0.0.1:1/shop")])
     with caplog.at_level(logging.WARNING, "saga.upkeep"):
-        assert await GuardRetention(client.locator, down, longest_transaction=0.0).run_once() == []
+        assert await GuardRetention(client.locator, down, longest_transaction=lambda: 0.0).run_once() == []
     [record] = [record for record in caplog.records if record.name == "saga.upkeep"]
     assert record.getMessage().startswith("guard table not purged: ")
     assert record_context(record) == {"connection": "shop"}

@@ -157,8 +157,8 @@ def test_the_page_lists_exactly_the_existing_metrics() -> None:
     named = set(re.findall(r"^\| `(saga_[a-z_]+)", page, flags=re.MULTILINE))
     nothing: Any = None  # what is not refreshed reads nothing
     standing, open_effects = SagaGauges(nothing, dict), OpenEffects(nothing, Settings())
-    gauges = (standing, open_effects, LockGauges("shop", nothing), PollerGauges(nothing, [], "sagas"))
-    gauges = (*gauges, PreparedGauges({}))
+    gauges = (standing, open_effects, LockGauges("shop", nothing), PollerGauges(nothing, dict, "sagas"))
+    gauges = (*gauges, PreparedGauges(dict))
     counted = {_exposed(metric.name, metric.type) for metric in WorkerMetrics().collect()}
     asked = {metric.name for metric in (metric for gauge in gauges for metric in gauge.collect())}
     triggered = {_exposed(metric.name, metric.type) for metric in TriggerMetrics().collect()}

@@ -49,7 +49,7 @@ def known() -> dict[str, Metric]:
     engine: Any = None
     enqueued = EnqueuedMetrics({"shop": EnqueuedTable(create_async_engine("sqlite+aiosqlite://"))})
     gauges = (SagaGauges(client, dict), OpenEffects(client, Settings(root=ROOT)))
-    gauges = (*gauges, LockGauges("shop", engine), PollerGauges(client, [], "sagas"), PreparedGauges({}))
+    gauges = (*gauges, LockGauges("shop", engine), PollerGauges(client, dict, "sagas"), PreparedGauges(dict))
     registry = CollectorRegistry()
     requests_counter(registry)
     for collector in (WorkerMetrics(), *gauges, RelayMetrics(), OutboxGauges([]), TriggerMetrics(), enqueued, registry):

@@ -32,6 +32,7 @@ from saga_workers.trigger.retry import (
     AttemptFailed,
     DependencyUnavailable,
     PoisonMessage,
+    ProcessStopping,
     WaitLog,
     retry_until_done,
 )
@@ -128,6 +129,9 @@ class SagaTrigger:
         self, record: ConsumedRecord, message: Message, trigger: _Trigger, context: Mapping[str, Any], number: int
     ) -> None:
         starter = await self._client.starter(self._definition.saga)
+        if starter.definition.digest != self._definition.digest:
+            await self._stop.wait()  # a reader with the definition as it is now gets the record
+            raise ProcessStopping()
         try:
             request, saga_id = await checked(record, partial(_start_request, starter, trigger.values, message, context))
             started = await self._starts(trigger, starter).start(request, id=saga_id)

@@ -89,6 +89,9 @@ class TriggerMetrics:
         self._readers.append(reader)
         self._dead.labels(reader.group, reader.topic)
 
+    def remove_reader(self, reader: MeasuredReader) -> None:
+        self._readers.remove(reader)
+
     def starts_sagas(self, saga: str, topic: str) -> None:
         """Show the counters of a saga's trigger at zero: one that first appears at 1 hides that step from rate()."""
         for counter in (self._started, self._existed, self._signalled):

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -18,7 +19,7 @@ from saga_activities.database_clock import time_of
 from saga_activities.kafka.config import require_client
 from saga_activities.messaging import inbox
 from saga_workers.client import Client
-from saga_workers.runtime.current_definitions import log_diagnostics
+from saga_workers.runtime.current_definitions import CurrentDefinitions, log_diagnostics
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.logs import fields
@@ -28,6 +29,7 @@ from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.bridge import BridgeReader
 from saga_workers.trigger.bulk_triggers import bulk_trigger_problem
 from saga_workers.trigger.commands import CommandHandler
+from saga_workers.trigger.current_triggers import CurrentTriggers, TriggerReader
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.initial_positions import InitialPositions
 from saga_workers.trigger.project_readers import REPLIES, ProjectReader, project_reader
@@ -63,11 +65,6 @@ class TriggerPlan:
 
     def __len__(self) -> int:
         return len(self.triggers) + len(self.consumers) + len(self.bridges) + len(self.reply_topics)
-
-    def readers(self, prefix: str) -> Iterator[ProjectReader]:
-        """All but the listener for replies, which repeats nothing wherever it begins."""
-        yield from (project_reader(prefix, definition, topic) for definition, topic in self.triggers)
-        yield from (project_reader(prefix, handler, handler.topic) for handler in (*self.consumers, *self.bridges))
 
     @property
     def needs_temporal(self) -> bool:
@@ -108,9 +105,7 @@ def _require_reader(project: Project, plan: TriggerPlan, name: str) -> None:
 
 def _whole_plan(project: Project) -> TriggerPlan:
     readers = project.message_handlers
-    triggers = tuple(
-        trigger_topic for definition in project.definitions.values() for trigger_topic in _trigger_topics(definition)
-    )
+    triggers = tuple(_all_triggers(project))
     replies = reply_topics(project.definitions, project.settings.kafka.prefix)
     plan = TriggerPlan(triggers, tuple(readers.consumers), tuple(readers.bridges), tuple(replies))
     if not plan:
@@ -120,6 +115,11 @@ def _whole_plan(project: Project) -> TriggerPlan:
             help="see docs/how-to/trigger-sagas-from-kafka.md and consume-events.md",
         )
     return plan
+
+
+def _all_triggers(project: Project) -> Iterator[tuple[Definition, str]]:
+    for definition in project.definitions.values():
+        yield from _trigger_topics(definition)
 
 
 def _trigger_topics(definition: Definition) -> Iterator[tuple[Definition, str]]:
@@ -154,7 +154,7 @@ async def run_trigger(
     leaving = asyncio.create_task(exit_after_grace(stop, grace.total_seconds() + LEAVE_TIMEOUT, why))
     async with AsyncExitStack() as stack:
         stack.callback(leaving.cancel)
-        parts = TriggerTasks(project, client, stop, stack, start_from=start_from)
+        parts = TriggerTasks(project, client, stop, stack, only=only, start_from=start_from)
         watching = asyncio.create_task(parts.watchdog.run())
         stack.callback(watching.cancel)
         if health is not None:
@@ -172,7 +172,9 @@ async def run_trigger(
 
 
 class TriggerTasks:
-    """Creates the tasks of the process and what they share, which is closed with ``stack``."""
+    """Creates the tasks of the process and what they share, which is closed with ``stack``. ``only``: the names of
+    :func:`make_plan`.
+    """
 
     def __init__(
         self,
@@ -181,9 +183,11 @@ class TriggerTasks:
         stop: asyncio.Event,
         stack: AsyncExitStack,
         *,
+        only: Sequence[str] | None = None,
         start_from: str | None = None,
     ) -> None:
         self._project = project
+        self._only = only
         self._settings = project.settings.kafka
         self._client = client
         self._stop = stop
@@ -197,6 +201,8 @@ class TriggerTasks:
         self._listener: ReplyListener | None = None
         self._readers: list[TopicReader | BridgeReader] = []
         self._begun: set[str] = set()
+        self._unread_replies: set[str] = set()
+        self._last_problem: str | None = None
         self.watchdog = Watchdog()
         self._gate = AttemptGate(self.watchdog)
         self._stack = stack
@@ -204,17 +210,17 @@ class TriggerTasks:
     def make_tasks(self, plan: TriggerPlan, grace: float) -> dict[str, Coroutine[Any, Any, None]]:
         """The tasks by name. Raises UsageError if a connection does not exist."""
         self.watchdog.longest = max([consumer.timeout for consumer in plan.consumers], default=self.watchdog.longest)
-        self._readers = [
-            *(self._make_trigger(definition, topic) for definition, topic in plan.triggers),
-            *(self._make_consumer(consumer) for consumer in plan.consumers),
-            *(self._make_bridge(bridge) for bridge in plan.bridges),
-        ]
-        for reader in self._readers:
-            self.metrics.add_reader(reader)
-        begun = zip(plan.readers(self._settings.prefix), self._readers, strict=True)
-        parts: dict[str, Coroutine[Any, Any, None]] = {
-            reader.group: self._run_reader(reader, running, grace) for reader, running in begun
-        }
+        parts: dict[str, Coroutine[Any, Any, None]] = {}
+        if self._client is not None:
+            triggers = CurrentTriggers(
+                CurrentDefinitions(self._project), partial(self._current_triggers, plan), self._add_trigger
+            )
+            parts["triggers"] = triggers.run(self._stop, grace)
+        for source in (*plan.consumers, *plan.bridges):
+            reader = project_reader(self._settings.prefix, source, source.topic)
+            running = self._make_consumer(source) if isinstance(source, Consumer) else self._make_bridge(source)
+            self._add_reader(running)
+            parts[reader.group] = self._run_reader(reader, running, self._stop, grace)
         if plan.consumers:
             parts["clean-up"] = self._purge_inboxes({consumer.connection for consumer in plan.consumers})
         if plan.reply_topics:
@@ -222,14 +228,49 @@ class TriggerTasks:
             parts["replies"] = self._listener.run(self._stop, grace)
         return parts
 
-    async def _run_reader(self, reader: ProjectReader, running: TopicReader | BridgeReader, grace: float) -> None:
+    def _current_triggers(self, plan: TriggerPlan) -> Sequence[tuple[Definition, str]]:
+        """The triggers of the definitions as they were read last; those that lack a setting are left out."""
+        project, only = self._project, self._only
+        triggers = [trigger for trigger in _all_triggers(project) if only is None or trigger[0].saga in only]
+        problem = bulk_trigger_problem(project.settings, triggers)
+        message = None if problem is None else problem.message
+        if message is not None and message != self._last_problem:
+            log.error("a trigger cannot begin: %s", message)
+        self._last_problem = message
+        if only is None or REPLIES in only:
+            unread = {*reply_topics(project.definitions, self._settings.prefix)} - {*plan.reply_topics}
+            for topic in unread - self._unread_replies:
+                log.warning("a definition has replies in %s, which are not read before a restart", topic)
+            self._unread_replies = unread
+        return [each for each in triggers if bulk_trigger_problem(project.settings, [each]) is None]
+
+    def _add_reader(self, reader: TopicReader | BridgeReader) -> None:
+        self._readers.append(reader)
+        self.metrics.add_reader(reader)
+
+    def _add_trigger(self, definition: Definition, topic: str, stop: asyncio.Event) -> TriggerReader:
+        reader = project_reader(self._settings.prefix, definition, topic)
+        running = self._make_trigger(definition, topic, stop)
+        self._add_reader(running)
+        return TriggerReader(reader.group, partial(self._run_reader, reader, running), partial(self._left, running))
+
+    def _left(self, running: TopicReader) -> None:
+        self._readers.remove(running)
+        self.metrics.remove_reader(running)
+        self._begun.discard(running.group)
+        if running in self._gate.members:
+            self._gate.members.remove(running)
+
+    async def _run_reader(
+        self, reader: ProjectReader, running: TopicReader | BridgeReader, stop: asyncio.Event, grace: float
+    ) -> None:
         try:
-            await self._initial_positions.settle(reader, self._stop)
+            await self._initial_positions.settle(reader, stop)
         except ProcessStopping:
             return
         self._begun.add(reader.group)
         self._gate.members.append(running)
-        await running.run(self._stop, grace)
+        await running.run(stop, grace)
 
     async def ready(self) -> str | None:
         if self._client is not None and (why := await temporal_readiness(self._client.temporal)):
@@ -242,11 +283,11 @@ class TriggerTasks:
         stopped = (why for reader in self._readers if (why := reader.health()))
         return next(beginning, None) or next(stopped, None)
 
-    def _make_trigger(self, definition: Definition, topic: str) -> TopicReader:
+    def _make_trigger(self, definition: Definition, topic: str, stop: asyncio.Event) -> TopicReader:
         assert self._client is not None
         group = project_reader(self._settings.prefix, definition, topic).group
         self.metrics.starts_sagas(definition.saga, topic)
-        handle = SagaTrigger(self._client, definition, topic, group, self._dead_letters, self.metrics, self._stop)
+        handle = SagaTrigger(self._client, definition, topic, group, self._dead_letters, self.metrics, stop)
         if not handle.most_shared:
             return TopicReader(self._settings, group, topic, handle, concurrency=MAX_CONCURRENT_STARTS, gate=self._gate)
         # While two workflows start, the next one fills.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -56,8 +56,8 @@ class CleanupResult:
 class GuardRetention:
     """Raises the watermark of each database of a project and deletes the rows below it.
 
-    ``retention``: seconds for which a finished saga is kept at least. ``longest_transaction``: seconds for which an
-    attempt that has read the old watermark may still run. ``locks``: the connection with the lock tables.
+    ``retention``: seconds for which a finished saga is kept at least. ``longest_transaction`` gives the seconds for
+    which an attempt that has read the old watermark may still run. ``locks``: the connection with the lock tables.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GuardRetention:
         databases: DatabaseConnections,
         *,
         retention: float = watermark.RETENTION,
-        longest_transaction: float = _COMMIT_MARGIN,
+        longest_transaction: Callable[[], float] = lambda: _COMMIT_MARGIN,
         locks: str | None = None,
     ) -> None:
         self._locator = locator
@@ -103,7 +103,7 @@ class GuardRetention:
                 engine,
                 oldest_open=floor,
                 now=now,
-                longest_transaction=self._longest_transaction,
+                longest_transaction=self._longest_transaction(),
                 retention=self._retention,
                 more_tables=(request_table.name,) if name == self._locks else (),
             )

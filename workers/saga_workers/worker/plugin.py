@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -135,6 +135,11 @@ class SagaPlugin(SimplePlugin):
                 *tracing_interceptors(self._tracing),
             ],
         )
+
+    @property
+    def definitions(self) -> Mapping[str, Definition]:
+        """The definitions that this worker has read last."""
+        return self._trust.definitions
 
     def _with_codec(self, converter: DataConverter | None) -> DataConverter:
         return with_codec(converter or DataConverter.default, self._project.settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
@@ -26,19 +26,20 @@ _GAUGE_TIMEOUT = 5.0
 
 
 class PreparedGauges:
-    """A Prometheus collector of the latest values; ``refresh`` updates them. ``databases``: those of the connections,
-    in which steps prepare transactions.
+    """A Prometheus collector of the latest values; ``refresh`` updates them. ``databases`` gives those of the
+    connections in which steps prepare transactions, as the definitions are now.
     """
 
-    def __init__(self, databases: Mapping[str, tuple[SqlConnection, AsyncEngine]]) -> None:
+    def __init__(self, databases: Callable[[], Mapping[str, tuple[SqlConnection, AsyncEngine]]]) -> None:
         self._databases = databases
         self._old: dict[str, Mapping[str, int]] = {}
         self.refresh = Refreshed(self._query, GAUGE_MAX_AGE).refresh
         """Query the databases, unless the values are recent. One that does not answer has no value."""
 
     async def _query(self) -> None:
-        counted = await asyncio.gather(*(self._count(*each) for each in self._databases.values()))
-        self._old = {name: counts for name, counts in zip(self._databases, counted, strict=True) if counts is not None}
+        databases = self._databases()
+        counted = await asyncio.gather(*(self._count(*each) for each in databases.values()))
+        self._old = {name: counts for name, counts in zip(databases, counted, strict=True) if counts is not None}
 
     async def _count(self, connection: SqlConnection, engine: AsyncEngine) -> Mapping[str, int] | None:
         try:

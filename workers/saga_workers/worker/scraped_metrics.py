@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from prometheus_client.registry import Collector
+from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 
 from saga_activities.connections import DatabaseConnections
@@ -19,8 +20,9 @@ from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.poller_gauges import PollerGauges
 from saga_workers.worker.prepared_gauges import PreparedGauges
-from saga_workers.worker.worker_metrics import SagaGauges
+from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
 from sagas.project import Project
+from sagas.settings import SqlConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,11 @@ class ScrapedMetrics:
     effects: OpenEffects
     queries: tuple[Callable[[], Awaitable[None]], ...]
     current: CurrentDefinitions
+    metrics: WorkerMetrics
 
     async def refresh(self) -> None:
-        await self.current.read()  # the labels have the names of its definitions
+        definitions = await self.current.read()  # the labels have their names
+        self.metrics.initialize(definitions.values())
         await asyncio.gather(*(query() for query in self.queries))
 
 
@@ -51,21 +55,25 @@ async def scraped_metrics(
         plugin.pauses and plugin.pauses.current,
         plugin.breakers and plugin.breakers.states,
     )
-    pollers = PollerGauges(client, project.definitions.values(), settings.temporal.task_queue)
+    pollers = PollerGauges(client, lambda: project.definitions, settings.temporal.task_queue)
     effects = OpenEffects(client, settings)
     gauges: list[SagaGauges | PollerGauges | EnqueuedMetrics | LockGauges | PreparedGauges] = [sagas, pollers, enqueued]
-    locks, two_phase = settings.lock_connection, sorted(two_phase_connections(project.definitions))
-    asked = [settings.sql_connection(name) for name in {*two_phase, *([] if locks is None else [locks])}]
-    databases = DatabaseConnections(asked, pool_size=1)
-    if locks is not None:
+    databases = DatabaseConnections(settings.sql_connections(), pool_size=1)
+
+    def prepared() -> dict[str, tuple[SqlConnection, AsyncEngine]]:
+        names = sorted(two_phase_connections(project.definitions))
+        return {name: (settings.sql_connection(name), databases.engine(name)) for name in names}
+
+    gauges.append(PreparedGauges(prepared))
+    if (locks := settings.lock_connection) is not None:
         gauges.append(LockGauges(locks, databases.engine(locks)))
-    if two_phase:
-        gauges.append(
-            PreparedGauges({name: (settings.sql_connection(name), databases.engine(name)) for name in two_phase})
-        )
     try:
         yield ScrapedMetrics(
-            (plugin.metrics, effects, *gauges), effects, tuple(gauge.refresh for gauge in gauges), current
+            (plugin.metrics, effects, *gauges),
+            effects,
+            tuple(gauge.refresh for gauge in gauges),
+            current,
+            plugin.metrics,
         )
     finally:
         await databases.close()

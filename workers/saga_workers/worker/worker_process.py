@@ -90,7 +90,7 @@ async def run_worker(
         )
         if project.settings.worker.schedules:
             await set_up_when_worker_starts(client, project)
-        await stack.enter_async_context(_run_retention(project, client, retention))
+        await stack.enter_async_context(_run_retention(project, plugin, client, retention))
         _freeze_loaded_objects()
         deliveries = start_background(delivering.run(grace.total_seconds()), "delivery of enqueued rows")
         stack.push_async_callback(end_tasks, [deliveries])
@@ -134,7 +134,9 @@ def _freeze_loaded_objects() -> None:
 
 
 @contextlib.asynccontextmanager
-async def _run_retention(project: Project, client: Client, retention: timedelta) -> AsyncIterator[None]:
+async def _run_retention(
+    project: Project, plugin: SagaPlugin, client: Client, retention: timedelta
+) -> AsyncIterator[None]:
     """Clean up guards, ledger and stage area in the background, over separate connections: no attempt waits for it."""
     databases = DatabaseConnections(project.settings.sql_connections(), pool_size=1)
     run_ledger = open_ledger(project.settings)
@@ -143,7 +145,7 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         locator,
         databases,
         retention=retention.total_seconds(),
-        longest_transaction=longest_attempt(project.definitions.values()),
+        longest_transaction=lambda: longest_attempt(plugin.definitions.values()),
         locks=project.settings.lock_connection,
     )
     tasks = {

@@ -38,7 +38,7 @@ async def test_the_doctor_reports_one_that_is_stuck(shop: TwoPhaseDatabase) -> N
     assert stuck.ok is False
     assert "prepared for" in stuck.message
     connection = SqlConnection(name="shop", prepared_warn_after=-1.0)
-    gauges = PreparedGauges({"shop": (connection, engine)})
+    gauges = PreparedGauges(lambda: {"shop": (connection, engine)})
     await gauges.refresh()
     [metric] = gauges.collect()
     counts = {sample.labels["owner"]: sample.value for sample in metric.samples}
