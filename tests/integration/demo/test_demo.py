@@ -189,6 +189,7 @@ def test_the_deleted_order_is_found_and_the_rest_reconciles(first):
     assert re.findall(r"([\d,]+) records of topics", reported) == [str(events)] * 2
 
 
+@pytest.mark.slow  # as spark/staging/test_staging.py without Java
 def test_without_java_the_days_are_skipped_with_a_one_line_note(second):
     assert "The days are not closed, because Spark is not available: Spark needs Java 17 or newer" in second.stderr
     days = json.loads(second.stdout)["days"]
@@ -196,6 +197,7 @@ def test_without_java_the_days_are_skipped_with_a_one_line_note(second):
     assert "Java" in days["left_out"]
 
 
+@pytest.mark.slow
 def test_a_second_demo_resets_the_shop(first, second, project):
     before, after = json.loads(first.stdout), json.loads(second.stdout)
     assert after["round"] == before["round"] + 1
@@ -203,6 +205,7 @@ def test_a_second_demo_resets_the_shop(first, second, project):
     assert show(project, before["worth_a_look"][0])["state"] == "COMPLETED"
 
 
+@pytest.mark.slow  # tests/integration/guard/test_watermark.py
 def test_the_guard_purges_the_sagas_of_the_first_demo(first, second, project):
     """Sagas below the watermark can get no attempt any more, and reconciliation ignores them."""
     ended = max(

@@ -79,6 +79,7 @@ async def test_a_definition_from_a_stranger_is_refused(shop: Shop) -> None:
         assert (await handle.query("saga"))["id"] == handle.id
 
 
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize(
     "header",
     [

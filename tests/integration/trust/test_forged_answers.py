@@ -83,6 +83,7 @@ async def test_an_answer_without_a_signature_hides_no_effect(
     assert balance == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("detail", [None, NO_EFFECT], ids=["bare", "with details"])
 @pytest.mark.parametrize("how", ["NotFoundError", "UnsignedCall"])
 async def test_a_forged_lack_of_the_action_hides_no_effect(

@@ -79,6 +79,7 @@ async def close_as_stranger(client: Client, id: str, view: dict[str, Any] | None
             await handle.result()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("suffix", ["", UNDO_SUFFIX])
 @pytest.mark.parametrize("has_view", [True, False])
 async def test_a_forged_outcome_is_shown_as_unverified(shop: Shop, suffix: str, has_view: bool) -> None:
@@ -146,6 +147,7 @@ async def test_the_ledger_knows_better_than_a_forged_end(bank: Bank) -> None:
     assert (view.state, view.is_unverified) == ("COMPLETED", False)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("is_deleted", [False, True])
 async def test_a_terminated_run_of_a_stranger_hides_no_end(bank: Bank, is_deleted: bool) -> None:
     bank.open_accounts(2)

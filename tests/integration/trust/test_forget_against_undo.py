@@ -30,7 +30,7 @@ from tests.integration.trust.test_forgotten_values import STEPS
 
 __all__ = ["project", "shop"]  # fixtures
 
-_ROUNDS = scaled(3, 20)
+_ROUNDS = scaled(2, 20)
 
 
 async def forget(client: Client, saga_id: str) -> None:

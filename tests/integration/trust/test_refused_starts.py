@@ -137,6 +137,7 @@ async def wait_until_visible(client: Client, id: str, count: int) -> None:
     await until(is_visible)
 
 
+@pytest.mark.sampled(turns="claim")
 @pytest.mark.parametrize("claim", NO_SAGA)
 async def test_the_run_before_it_is_the_saga(bank: Bank, claim: Claim) -> None:
     id, input = new_transfer(bank)
@@ -161,6 +162,7 @@ async def test_the_run_before_it_is_the_saga(bank: Bank, claim: Claim) -> None:
     assert bank.balances() == {"a1": 100, "a2": 100}
 
 
+@pytest.mark.sampled(turns="claim")
 @pytest.mark.parametrize("claim", [start_refused, start_refused_name, terminate_before_task])
 async def test_the_undo_before_it_is_the_undo(bank: Bank, claim: Claim) -> None:
     id, input = new_transfer(bank)
@@ -176,6 +178,7 @@ async def test_the_undo_before_it_is_the_undo(bank: Bank, claim: Claim) -> None:
         await undo(client.locator, id, reason="again", who="me", task_queue=queue)
 
 
+@pytest.mark.sampled(turns="claim")
 @pytest.mark.parametrize("claim", NO_SAGA)
 async def test_the_row_of_the_ledger_is_the_saga(bank: Bank, claim: Claim) -> None:
     """Temporal has deleted the run of the saga."""
@@ -209,6 +212,7 @@ async def test_a_terminated_saga_stays_stuck(bank: Bank) -> None:
     assert stuck == [id]
 
 
+@pytest.mark.sampled(turns="claim")
 @pytest.mark.parametrize("claim", NO_SAGA)
 async def test_a_deleted_saga_is_found(bank: Bank, claim: Claim) -> None:
     client, id = bank.client, await waiting_saga(bank)
@@ -221,6 +225,7 @@ async def test_a_deleted_saga_is_found(bank: Bank, claim: Claim) -> None:
     ]
 
 
+@pytest.mark.sampled(turns="claim")
 @pytest.mark.parametrize("claim", NO_SAGA)
 async def test_the_id_is_free_for_a_saga(bank: Bank, claim: Claim) -> None:
     id, input = new_transfer(bank)
@@ -319,6 +324,7 @@ async def test_the_id_waits_until_the_runs_before_are_listed(bank: Bank, monkeyp
     assert bank.balances() == {"a1": 93, "a2": 107}
 
 
+@pytest.mark.sampled(turns="claim")
 @pytest.mark.parametrize("claim", [start_refused, terminate_before_task])
 async def test_a_start_is_tried_again_while_the_runs_before_are_not_listed(
     bank: Bank, claim: Claim, monkeypatch: pytest.MonkeyPatch

@@ -87,6 +87,7 @@ steps:
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("saga", ["patient", "moving"])
 @pytest.mark.parametrize("is_undone", [True, False])
 async def test_a_reset_to_the_very_first_task_asks_what_the_saga_had_done(
@@ -123,6 +124,7 @@ async def first_event(client: Client, id: str) -> Any:
         return event.workflow_execution_started_event_attributes
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("has_begun", [True, False])
 async def test_the_start_of_a_saga_that_left_its_bulk_workflow_counts_once(
     bank: Bank, has_begun: bool, monkeypatch: pytest.MonkeyPatch
@@ -147,6 +149,7 @@ async def test_the_start_of_a_saga_that_left_its_bulk_workflow_counts_once(
     assert bank.query("select count(*) from note") == [(0,)]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("calls", [2, 0])
 async def test_a_reset_of_a_bulk_workflow_is_refused(bank: Bank, calls: int) -> None:
     """The saga was undone, and would go on with its second step, or begin again."""

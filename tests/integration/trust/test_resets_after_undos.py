@@ -117,6 +117,7 @@ async def test_a_refused_undo_is_none(shop: Shop, client: Client) -> None:
     assert shop.said == ["debit", "credit", "credit"]
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("name", IDS)
 async def test_the_characters_of_the_id_do_not_matter(shop: Shop, client: Client, name: str) -> None:
     id = f"{name}{uuid.uuid4()}{name}"

@@ -156,6 +156,7 @@ def test_a_decimal_that_no_common_type_holds_is_refused_with_its_column(spark: S
         compare_tables(left, right, ComparisonSpec.parse({"key": "id"}))
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("tolerance", [None, "0.5"])
 def test_values_that_are_no_finite_numbers_equal_only_themselves(spark: SparkSession, tolerance: str | None) -> None:
     numbers = ("NaN", "Infinity", "-Infinity", "1")
