@@ -20,7 +20,7 @@ _RUN = run_table.c
 
 async def delete_values(engine: AsyncEngine, saga_ids: Sequence[str], sensitive: frozenset[str]) -> int:
     """Delete the states in the rows of these sagas, of all their generations, and mask the sensitive values of them all
-    in their stories; the number of rows that had a state or such a value.
+    in their stories; the number of rows that had a state, such a value, or a hash of the input.
 
     The row of a saga of a bulk workflow is its state alone: it gets its story first. A nested saga may have been given
     a value that only the schema of its parent marks.
@@ -29,7 +29,9 @@ async def delete_values(engine: AsyncEngine, saga_ids: Sequence[str], sensitive:
     mask = SensitiveMask(sensitive)
     async with engine.begin() as connection:  # whoever repeats this needs a state, to know the values
         of_these = _RUN.saga_id.in_(saga_ids)
-        columns = (_RUN.saga_id, _RUN.started_at, _RUN.state, _RUN.labels, _RUN.machine.is_not(None).label("has_state"))
+        has_state, has_hash = (column.is_not(None) for column in (_RUN.machine, _RUN.input_digest))
+        kept = (has_state.label("has_state"), has_hash.label("has_hash"))
+        columns = (_RUN.saga_id, _RUN.started_at, _RUN.state, _RUN.labels, *kept)
         rows = (await connection.execute(sa.select(*columns).where(of_these))).all()
         keys = {(row.saga_id, row.started_at) for row in rows}
         stories = await documents_of_machines(connection, keys, must_read=True)
@@ -41,7 +43,7 @@ async def delete_values(engine: AsyncEngine, saga_ids: Sequence[str], sensitive:
             values |= {"input_digest": None, "root_start": None}
             here = sa.and_(_RUN.saga_id == row.saga_id, _RUN.started_at == row.started_at)
             await connection.execute(sa.update(run_table).where(here).values(values))
-            changed += row.has_state or new != story or labels != row.labels
+            changed += row.has_state or row.has_hash or new != story or labels != row.labels
     return changed
 
 

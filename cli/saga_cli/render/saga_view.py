@@ -16,7 +16,15 @@ from sagas.presentation.html_page import html_page
 from sagas.presentation.parked_outputs import output_lines
 from sagas.presentation.parked_rows import row_lines, rows_left_to, rows_table
 from sagas.presentation.remaining_steps import done_steps, undone_steps
-from sagas.presentation.step_text import MAX_INLINE, failed_calls, forward_text, is_held, rows_to_show, undo_span
+from sagas.presentation.step_text import (
+    MAX_INLINE,
+    failed_calls,
+    forward_text,
+    is_held,
+    is_unreached,
+    rows_to_show,
+    undo_span,
+)
 from sagas.presentation.styled_text import (
     GIVEN_BY_THE_RUN,
     MAX_WHO,
@@ -315,6 +323,8 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
         rows.append(_step_row(row, now))
         if is_held(view, row):
             rows[-1][0], rows[-1][3] = ("⏸", "yellow"), ("held", "yellow")
+        if is_unreached(view, row):
+            rows[-1][3] = ("not reached", "dim")
         if row.compensation and (heirs := rows_left_to(view, row.id)):
             rows[-1][-1] = (f"↩ rows left to the undo of {', '.join(heirs)} ({row.compensation.uses})", "yellow")
         if row.id in with_residue and rows[-1][-1][0]:

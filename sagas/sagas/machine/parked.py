@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sagas.builtins.automatic import RESTORE
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.times import format_timestamp
 from sagas.machine.builtin_actions import child_saga_id, forget_report
@@ -150,7 +151,8 @@ def _corrections(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> 
     """The retry with a corrected definition or other arguments, where a plain one would fail the same way.
 
     A rejection is an answer to the arguments: the same ones are refused again, unless the participant has changed. A
-    statement in the code of an action is in no definition: the table, the rights or the code have to be corrected.
+    statement in the code of an action, or of the engine, is in no definition: the table, the rights or the code have to
+    be corrected.
     """
     definition = saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", definition="FILE")
     if entry is None:
@@ -162,7 +164,7 @@ def _corrections(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> 
     error = (operation and operation.error) or {}
     details = error.get("details") or {}
     called = decided_operation(run, entry, parked.op)
-    if called is not None and called.uses not in BUILTINS and "statement" in details and _is_unrunnable(details):
+    if called is not None and _has_own_statements(called.uses, details) and _is_unrunnable(details):
         return ()
     of_value = details.get("cannot_heal")
     is_rejected = error.get("type") == "Rejected"
@@ -177,6 +179,13 @@ def _corrections(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> 
 
 _UNRUNNABLE_CODES = ("SQLITE_ERROR", 1054, 1064, 1142, 1143, 1146, 1305)
 """Codes of SQLite and of MariaDB for a statement with unknown names, wrong syntax, or without the right."""
+
+
+def _has_own_statements(action: str, details: Mapping[str, Any]) -> bool:
+    """True if the statement that has failed is not one that a definition can correct. An action may have another code
+    among its details, so its statement has to be there; a restoration has none of anybody else.
+    """
+    return action == RESTORE or (action not in BUILTINS and "statement" in details)
 
 
 def _is_unrunnable(details: Mapping[str, Any]) -> bool:

@@ -55,6 +55,12 @@ def is_held(view: SagaView, step: StepView) -> bool:
     return held and step.state == "RUNNING" and not step.attempts
 
 
+def is_unreached(view: SagaView, step: StepView) -> bool:
+    """True for a step that has not begun and never will: its saga has ended, or goes back to its start."""
+    goes_back = view.phase == "backward" and view.repeated_from is None
+    return step.state == "PENDING" and (goes_back or view.ended_at is not None)
+
+
 _SOON = 10.0
 """Seconds until an attempt whose time is not worth a word."""
 

@@ -17,7 +17,7 @@ from saga_workers.relay.saga_events import OutboxEvent
 from saga_workers.serve.api_tokens import Caller, TokenBucket
 from saga_workers.serve.console import board as board_page
 from saga_workers.serve.console import inbox as inbox_page
-from saga_workers.serve.console.board import BoardPage, Holds, Messaging
+from saga_workers.serve.console.board import BoardPage, Holds, Messaging, PausedSchedule, Schedules
 from saga_workers.serve.console.inbox import InboxPage
 from saga_workers.serve.console.recent import Recent
 from saga_workers.serve.console.sessions import Session, Sessions
@@ -51,7 +51,7 @@ def page(template: str, **values: Any) -> str:
 
 def board(**values: Any) -> str:
     usual = {"counts": SagaCounts({"RUNNING": 10_000}, 5, 1), "states": [("RUNNING", 10_000)], "oldest": None}
-    others = {"holds": Holds(), "workers": 2, "no_worker": None, "messaging": Messaging()}
+    others = {"holds": Holds(), "schedules": Schedules(), "workers": 2, "no_worker": None, "messaging": Messaging()}
     return page("board.html", **{**usual, **others, **values})
 
 
@@ -65,6 +65,13 @@ def test_the_board_shows_what_holds_sagas_back() -> None:
     assert f"the connection {SCRIPT} is paused by ada since {at} because: stock is counted" in text
     assert "the circuit breaker of the connection bank is open" in text
     assert "saga resume --connection bank" in text
+    text = board(schedules=Schedules([PausedSchedule("water", "paused by kim: <rain>")]))
+    assert "the schedule of water is paused by kim: <rain>" in text
+    assert "<code>saga schedule resume water</code>" in text
+    assert "Nothing is paused" not in text
+    for unknown in (None, Schedules(problem="the schedules cannot be read")):
+        assert "Nothing is paused" not in board(schedules=unknown)
+    assert "Nothing is paused" in board()
     assert "The ledger does not answer." in board(holds=Holds(problem="the ledger does not answer"))
     assert "nothing goes on until a worker is started" in board(no_worker="no worker polls shop", workers=0)
 
@@ -143,7 +150,8 @@ async def test_only_a_counted_absence_of_workers_is_reported(
     async def never(*_: Any, **__: Any) -> None:
         await asyncio.Event().wait()
 
-    for name, value in {"count_pollers": count, "count_sagas": never, "read_parked": never, "_WAIT": 0.01}.items():
+    others = dict.fromkeys(("count_sagas", "read_parked", "paused_notes"), never)
+    for name, value in {"count_pollers": count, "_WAIT": 0.01, **others}.items():
         monkeypatch.setattr(board_page, name, value)
     monkeypatch.setattr(board_page, "uses_kafka", lambda _: False)
     shown = await BoardPage(served_project()).show(REQUEST, VISITOR)

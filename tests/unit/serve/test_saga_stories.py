@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from saga_cli.render.saga_view import view_lines
 from saga_workers.serve.console.progress import progress_of
+from saga_workers.serve.console.saga_pages import step_rows
 from saga_workers.serve.console.story import story_of
 from sagas.presentation.access_lines import told_once
 from sagas.presentation.styled_text import to_plain
@@ -96,3 +98,40 @@ def test_two_requests_for_the_same_are_two_decisions() -> None:
     assert len(told_once(twice).operator) == 2
     alone = replace(twice, operator=(DECISION,))
     assert len(told_once(alone).accesses or ()) == 1
+
+
+def test_what_happened_at_the_time_of_the_commit_is_told_in_its_order() -> None:
+    at = "2026-03-01T10:00:01Z"
+    before, after = "2026-03-01T10:00:00Z", "2026-03-01T10:00:02Z"
+    times = (("reserve", before, before), ("pay", before, at), ("mail", at, at), ("ship", at, after))
+    steps = tuple(
+        StepView(id=id, step=id, uses="http", state="DONE", outcome="done", started_at=begin, ended_at=end)
+        for id, begin, end in times
+    )
+    view = SagaView(
+        id="o-1", saga="o", state="COMPLETED", started_at=before, committed_at=at, ended_at=after, steps=steps
+    )
+    told = story(view)
+    passed = "The point of no return was passed"
+    assert told[-7:-1] == ["pay: done", passed, "mail: began", "mail: done", "ship: began", "ship: done"]
+    instant = replace(steps[1], started_at=at)
+    told = story(replace(view, steps=(steps[0], instant, *steps[2:])))
+    assert told[3:6] == ["pay: began", "pay: done", passed]
+
+
+@pytest.mark.parametrize(
+    ("state", "phase", "ended_at", "words"),
+    [
+        ("COMPENSATED", "backward", "2026-03-01T10:00:00Z", "not reached"),
+        ("COMPENSATING", "backward", None, "not reached"),
+        ("TERMINATED", "forward", "2026-03-01T10:00:00Z", "not reached"),
+        ("RUNNING", "forward", None, "pending"),
+    ],
+)
+def test_a_step_that_will_never_begin_is_not_pending(state: Any, phase: Any, ended_at: str | None, words: str) -> None:
+    step = StepView(id="ship", step="ship", uses="http", state="PENDING")
+    view = SagaView(id="o-1", saga="o", state=state, phase=phase, ended_at=ended_at, steps=(step,))
+    now = datetime.now(UTC)
+    (row,) = (line for line in map(to_plain, view_lines(view, now=now)) if "ship" in line)
+    assert words in row
+    assert [each.forward for each in step_rows(view, now)] == [words]

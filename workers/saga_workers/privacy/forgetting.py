@@ -145,8 +145,12 @@ async def forget(
         places += await forget_in_database(connection, subject.saga_ids, replacement, replaced_before=subject.done)
     some_wait = any(place.status == "stays" for place in places)
     rows = await ledger.forget(subject.saga_ids, subject.sensitive or frozenset())
-    detail = f"in {counted(rows, 'row')}: the state with which it could be undone, and values in the story"
-    places.append(ForgottenPlace("the ledger", "deleted" if rows else "nothing", detail))
+    deleted = f"in {counted(rows, 'row')}: the state for an undo, values in the story, the hash of the input"
+    places.append(
+        ForgottenPlace("the ledger", "deleted", deleted)
+        if rows
+        else ForgottenPlace("the ledger", "nothing", "it has no state, value or hash of the input")
+    )
     if delete_run and some_wait and subject.runs and subject.sensitive is not None:
         places.append(kept_histories(subject.runs))
     elif delete_run:

@@ -83,6 +83,16 @@ def scheduled(project: Project) -> Sequence[Definition]:
     return [definition for definition in project.definitions.values() if definition.schedule is not None]
 
 
+async def paused_notes(temporal: Temporal, project: Project) -> dict[str, str]:
+    """The sagas whose schedule is paused, with the note that says by whom and why. Raises RPCError."""
+    notes = {}
+    for definition in scheduled(project):
+        current = await describe(temporal, schedule_id(project.settings.temporal.task_queue, definition.saga))
+        if current is not None and current.schedule.state.paused:
+            notes[definition.saga] = current.schedule.state.note or "paused"
+    return notes
+
+
 async def read_status(temporal: Temporal, project: Project, definition: Definition) -> ScheduleStatus:
     """The schedule of one saga. Raises UsageError if it has none."""
     trigger, settings = trigger_of(definition), project.settings

@@ -68,6 +68,9 @@ def test_the_view_says_what_it_leaves_out() -> None:
     [
         ({"cannot_heal": True}, "sql", ["--with", "--definition FILE"]),
         ({"cannot_heal": True}, RESTORE, ["--definition FILE"]),
+        ({"cannot_heal": True, "code": "42P01"}, RESTORE, []),
+        ({"cannot_heal": True, "code": 1142}, RESTORE, []),
+        ({"cannot_heal": True, "code": "42P01"}, "shop.untie", ["--with", "--definition FILE"]),
         ({"code": "23503"}, "sql", []),
         ({"cannot_heal": True, "statement": "select", "code": "42P01"}, "sql", ["--with", "--definition FILE"]),
         ({"cannot_heal": True, "statement": "select", "code": "42P01"}, "shop.untie", []),

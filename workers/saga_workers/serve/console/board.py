@@ -12,6 +12,7 @@ from starlette.responses import Response
 from temporalio.service import RPCError
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.schedules.schedule_status import paused_notes
 from saga_workers.serve.console.console_project import ConsoleProject
 from saga_workers.serve.console.html_responses import html_response
 from saga_workers.serve.console.recent import Recent
@@ -24,6 +25,8 @@ from saga_workers.views.saga_counts import SagaCounts, count_sagas
 from saga_workers.views.saga_list import SagaFilter
 from sagas.errors import SagaError
 from sagas.protocol.standing_pause import StandingPause
+from sagas.text.printable import printable_line
+from sagas.text.shell import saga_command
 
 _ORDER = (
     "PARKED",
@@ -53,6 +56,26 @@ class Holds:
 
 
 @dataclass(frozen=True, slots=True)
+class PausedSchedule:
+    """``note`` says by whom it was paused, and why."""
+
+    saga: str
+    note: str
+
+    @property
+    def resume_command(self) -> str:
+        return saga_command("schedule", "resume", self.saga)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """The paused ones. ``problem``: why they are not known."""
+
+    paused: Sequence[PausedSchedule] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Messaging:
     """The outboxes as `saga relay --status` has them, and a sentence for each reader of topics, with whether it is
     well.
@@ -72,14 +95,16 @@ class BoardPage:
         self._counts = Recent(lambda: count_sagas(temporal, project.task_queue), 3.0)
         self._parked = Recent(self._read_parked, 10.0)
         self._holds = Recent(self._read_holds, 3.0)
+        self._schedules = Recent(self._read_schedules, 10.0)
         self._workers = Recent(lambda: count_pollers(temporal, project.task_queue), 3.0)
         self._messaging = Recent(self._read_messaging, 15.0)
 
     async def show(self, _: Request, visitor: Visitor) -> Response:
-        counts, parked, holds, workers, messaging = await asyncio.gather(
+        counts, parked, holds, schedules, workers, messaging = await asyncio.gather(
             self._counts.get(_WAIT),
             self._parked.get(_WAIT),
             self._holds.get(_WAIT),
+            self._schedules.get(_WAIT),
             self._workers.get(_WAIT),
             self._messaging.get(_MESSAGING_WAIT),
         )
@@ -92,6 +117,7 @@ class BoardPage:
             counts=counts,
             oldest=_oldest(parked),
             holds=holds,
+            schedules=schedules,
             no_worker=no_poller_message(self._project.task_queue) if workers == 0 else None,
             workers=workers,
             messaging=messaging,
@@ -108,6 +134,13 @@ class BoardPage:
             return Holds(await ledger.pauses(), await ledger.open_breakers())
         except LedgerUnavailable as error:
             return Holds(problem=error.message)
+
+    async def _read_schedules(self) -> Schedules:
+        try:
+            notes = await paused_notes(self._project.locator.temporal, self._project.project)
+        except RPCError as error:
+            return Schedules(problem=f"the schedules cannot be read: {error.message}")
+        return Schedules([PausedSchedule(saga, printable_line(note)) for saga, note in sorted(notes.items())])
 
     async def _read_messaging(self) -> Messaging:
         if not await asyncio.to_thread(uses_kafka, self._project.project):

@@ -34,6 +34,7 @@ from sagas.presentation.step_text import (
     failed_calls,
     forward_text,
     is_held,
+    is_unreached,
     parked_arguments,
     rows_to_show,
     undo_span,
@@ -88,7 +89,7 @@ class SagaPages:
             reason=reason_text(view) if view.reason else None,
             progress=progress_of(view) if view.steps else None,
             titles={step.id: _title(step) for step in view.steps},
-            rows=_step_rows(view, now),
+            rows=step_rows(view, now),
             story=story_of(view),
             has_graph=view.saga in self._project.project.definitions,
             parked_rows=rows_table(view),
@@ -155,7 +156,8 @@ def _title(step: StepView) -> str:
 _CALL_TITLES = {"do": "Called with", "undo": "Its undo called with", "confirm": "Its confirmation called with"}
 
 
-def _step_rows(view: SagaView, now: datetime) -> list[StepRow]:
+def step_rows(view: SagaView, now: datetime) -> list[StepRow]:
+    """The rows of the table of steps."""
     rows = []
     parked = {(each.step, each.op) for each in view.parked}  # whose calls are shown with what can be decided
     for step in rows_to_show(view.steps):
@@ -166,5 +168,6 @@ def _step_rows(view: SagaView, now: datetime) -> list[StepRow]:
         error = text if len(text) > MAX_INLINE and (step.id, "do") not in parked else ""
         calls = [(_CALL_TITLES[op], call) for op, call in failed_calls(step) if (step.id, op) not in parked]
         forward = "held back by a pause" if is_held(view, step) else forward_text(step, now)
+        forward = "not reached" if is_unreached(view, step) else forward
         rows.append(StepRow(None, step, forward, undo_span(step)[0], error, calls))
     return rows

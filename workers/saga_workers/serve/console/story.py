@@ -50,10 +50,13 @@ def story_of(view: SagaView) -> Story:
 def _events(view: SagaView) -> Iterator[StoryEvent]:
     if view.started_at:
         yield StoryEvent(view.started_at, "The saga started")
-    for step in view.steps:
+    before, after = _around_commit(view)
+    for step in before:
         yield from _step_events(step, waits_for_resume=is_held(view, step))
     if view.committed_at:
         yield StoryEvent(view.committed_at, "The point of no return was passed")
+    for step in after:
+        yield from _step_events(step, waits_for_resume=is_held(view, step))
     names = {step.id: shorten(step.name or step.id) for step in view.steps}
     for parked in view.parked:
         yield _parked_event(parked, names.get(parked.step, parked.step))
@@ -68,6 +71,23 @@ def _events(view: SagaView) -> Iterator[StoryEvent]:
     if view.ended_at:
         words = STATE_WORDS.get(view.state)
         yield StoryEvent(view.ended_at, f"The saga is over: {words.title if words else view.state}", view.state)
+
+
+def _around_commit(view: SagaView) -> tuple[list[StepView], list[StepView]]:
+    """The steps that began before the commit point, and the others. Events of one time are told in this order, so the
+    steps that begin with the commit follow it, and the one that has committed, which may begin and end with it, does
+    not.
+    """
+    committed = parse_timestamp(view.committed_at)
+    if committed is None:
+        return list(view.steps), []
+    ends = [number for number, step in enumerate(view.steps) if parse_timestamp(step.ended_at) == committed]
+    last = ends[0] if ends else -1
+    before, after = [], []
+    for number, step in enumerate(view.steps):
+        began = parse_timestamp(step.started_at)
+        (after if number > last and began is not None and began >= committed else before).append(step)
+    return before, after
 
 
 def _step_events(step: StepView, *, waits_for_resume: bool) -> Iterator[StoryEvent]:
