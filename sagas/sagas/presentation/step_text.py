@@ -24,7 +24,7 @@ _UNDO_TEXTS = {
 }
 _MAX_ITEMS = 12
 MAX_INLINE = 80
-"""Characters of an error in the row of its step; a longer one follows in a line of its own, up to its end."""
+"""Characters of an error in the row of its step; a longer one stands in a line of its own, up to its end."""
 
 
 def rows_to_show(steps: Iterable[StepView]) -> Iterable[StepView | str]:
@@ -66,7 +66,9 @@ _SOON = 10.0
 
 
 def forward_text(step: StepView, now: datetime) -> str:
-    """The state of the step itself, with its attempts, its duration, and its error while it is not done."""
+    """The state of the step itself, with its attempts, its duration, and a short error while it is not done; whoever
+    prints the row tells a longer one elsewhere.
+    """
     words = [_forward_state(step)]
     if (step.attempts or 0) > 1:
         words.append(f"{step.attempts} attempts")
@@ -81,7 +83,8 @@ def forward_text(step: StepView, now: datetime) -> str:
     if following is not None and (following - now).total_seconds() > _SOON:
         words.append(f"next attempt in {format_duration(following, now)}")
     if step.error and step.state not in ("DONE", "CONFIRMED", "CONFIRMING"):
-        words.append(to_line(error_text(step.error), MAX_INLINE))
+        text = error_text(step.error)
+        words += [to_line(text, MAX_INLINE)] if len(text) <= MAX_INLINE else []
     return ", ".join(words)
 
 

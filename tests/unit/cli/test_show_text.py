@@ -39,11 +39,11 @@ def test_attempts_and_errors_are_shown_with_their_step() -> None:
 LONG = f"the database cannot run the statement: {'no such column, ' * 10}in `update t`; correct the statement"
 
 
-def test_a_long_error_is_shown_to_its_end() -> None:
+def test_a_long_error_is_shown_once_and_to_its_end() -> None:
     error = {"type": "UndefinedColumn", "message": LONG}
     lines = text(story(steps=[step("pay", "FAILED", error=error), step("ship", "PENDING")])).splitlines()
     (at,) = (number for number, line in enumerate(lines) if line.strip().startswith("✖"))
-    assert lines[at].rstrip().endswith("…")
+    assert "the database" not in lines[at]
     assert lines[at + 1].strip() == LONG
     assert "ship" in lines[at + 2]
 
