@@ -226,6 +226,11 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "leave out `task_queue`, unless a `saga worker` polls that queue: a worker in another language, or of another "
         "program, has only actions of its own",
     ),
+    "SAGA236": _warning(
+        "a step that is undone or confirmed by its own call",
+        "write `with` there: without it the arguments are those of the step, so that its request is sent, or its "
+        "statement run, a second time",
+    ),
     "SAGA260": _warning(
         "an update that overwrites what others have written in between",
         "compute it in the statement (`set x = x + :n`), compare a version that was read and write `expect_rows: 1`, "

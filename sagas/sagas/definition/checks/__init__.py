@@ -16,6 +16,7 @@ from sagas.definition.checks.kinds import check_kinds, check_participants
 from sagas.definition.checks.messaging import check_messaging, check_notifications, check_requests, check_triggers
 from sagas.definition.checks.probes import check_probes, check_settle
 from sagas.definition.checks.rejections import check_rejections
+from sagas.definition.checks.repeated_calls import check_repeated_calls
 from sagas.definition.checks.spark import check_spark
 from sagas.definition.checks.sql_parameters import check_sql_parameters
 from sagas.definition.checks.sql_texts import check_sql_texts
@@ -39,6 +40,7 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_activity_options(draft, report)
     check_no_effect_fields(draft, report)
     check_task_queues(draft, report)
+    check_repeated_calls(draft, report)
     check_arguments(draft, report)
     check_notifications(draft, report)
     check_sql_texts(draft, report)

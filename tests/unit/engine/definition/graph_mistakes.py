@@ -230,5 +230,14 @@ GRAPH_MISTAKES = [
             "probe: {uses: sql, task_queue: ⟦near, with: {connection: shop, run: select 1 as n}, done: 'true'}}\n"
         ),
     ),
+    Mistake(
+        "SAGA236",
+        "the same statement as undo",
+        saga(
+            "  - {id: a, uses: sql, with: {connection: shop, run: 'update t set n = n - 1 where k = 1'}, "
+            "compensate: {uses: ⟦sql}}\n"
+            "  - {id: b, uses: pass, pivot: true}\n"
+        ),
+    ),
     Mistake("SAGA233", "heartbeat", saga("  - {id: a, uses: shop.book, pivot: true, timeout: 10s, heartbeat: ⟦9s}\n")),
 ]
