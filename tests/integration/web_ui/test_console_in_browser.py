@@ -23,6 +23,7 @@ from sagas.settings.secrets import Secret
 from sagas.settings.serve import ServeSettings, ServeToken
 from tests.helpers.database_servers import HOST
 from tests.helpers.local_worker import finished
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.waiting import until
 from tests.integration.web_ui.shop import Shop
 
@@ -67,7 +68,7 @@ async def sign_in(page: Page, address: str, heading: str) -> None:
     await page.get_by_role("heading", name=heading).wait_for()
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("look", mostly_slow(LOOKS, {"light", "dark"}))  # the phone has the test below
 async def test_every_page_is_readable(
     browser: Browser, shop: Shop, console_address: str, pictures: Path, look: str
 ) -> None:
@@ -101,7 +102,7 @@ async def test_every_page_is_readable(
     await context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", mostly_slow(["light", "dark"], {"dark"}))
 async def test_a_phone_shows_all_of_a_page_with_contrast(
     browser: Browser, shop: Shop, console_address: str, scheme: Any, pictures: Path
 ) -> None:

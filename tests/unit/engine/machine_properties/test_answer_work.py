@@ -62,7 +62,7 @@ def answered(driven: MachineDriver, answer: str) -> MachineDriver:
     return driven
 
 
-@pytest.mark.sampled(keep=5)
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_answer_within_the_limits_makes_a_task_long(shape: str) -> None:
     answer = SHAPES[shape](MAX_RESULT_VALUES - 10)
@@ -71,7 +71,7 @@ def test_no_answer_within_the_limits_makes_a_task_long(shape: str) -> None:
     assert not is_omitted(answered(driver(small), answer).row("a")["result"])
 
 
-@pytest.mark.sampled(keep=5)
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_sensitive_input_makes_a_task_long(shape: str) -> None:
     value = decode_json(SHAPES[shape](MAX_INPUT_VALUES - 10))
