@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer
 from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowFailureError
 from temporalio.common import RawValue
+from temporalio.service import RPCError
 
 from saga_activities.kafka.config import producer_config
 from saga_workers.client import Client
@@ -142,11 +143,16 @@ class Stage:
         return 0
 
     async def over_temporal(self, document: Document) -> int:
-        """Start a saga as a client that checks nothing; it is refused."""
+        """Start a saga as a client that checks nothing; it is refused. Its run ends if this is cancelled."""
         temporal, queue = self.client.temporal, self.client.project.settings.temporal.task_queue
         value = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=document.text))
-        with contextlib.suppress(WorkflowFailureError):
-            await temporal.execute_workflow("order", value, id=document.id, task_queue=queue)
+        try:
+            with contextlib.suppress(WorkflowFailureError):
+                await temporal.execute_workflow("order", value, id=document.id, task_queue=queue)
+        except asyncio.CancelledError:
+            with contextlib.suppress(RPCError):
+                await temporal.get_workflow_handle(document.id).terminate("the benchmark ends")
+            raise
         return 0
 
     def close(self) -> None:

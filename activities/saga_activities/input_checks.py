@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -103,19 +103,25 @@ class InputChecks:
         async with aside():
             return await self._in_turn(call, caller, steps)
 
-    async def _in_turn(self, call: Callable[[], _Checked], name: Hashable, steps: int) -> _Checked:
+    async def _in_turn(self, call: Callable[[], _Checked], caller: Hashable, steps: int) -> _Checked:
+        async with self.turn(caller):
+            pace = _Pace()
+            budget = WorkBudget(steps, pace.rest)
+            try:
+                work = partial(_paced, pace, budget, call)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            except asyncio.CancelledError:
+                budget.give_up()  # a thread cannot be cancelled, but the check ends with its next step
+                raise
+
+    @asynccontextmanager
+    async def turn(self, name: Hashable) -> AsyncIterator[None]:
+        """The turn of a caller, after those that have waited for one before."""
         caller = self._callers.setdefault(name, _CallerTurn())
         caller.waiting += 1
         try:
             async with caller.turn:
-                pace = _Pace()
-                budget = WorkBudget(steps, pace.rest)
-                try:
-                    work = partial(_paced, pace, budget, call)
-                    return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-                except asyncio.CancelledError:
-                    budget.give_up()  # a thread cannot be cancelled, but the check ends with its next step
-                    raise
+                yield
         finally:
             caller.waiting -= 1
             if not caller.waiting:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from temporalio.api.common.v1 import Payload
+
 from saga_activities.input_checks import checked_input
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
@@ -18,12 +20,14 @@ ListAttributes = Callable[[], Awaitable[list[str]]]
 
 FindDefinition = Callable[[str], Awaitable[Definition]]
 
+ReadInput = Callable[[str, str], Awaitable[Payload]]
+
 
 class DefinitionLoader:
     """Resolves definitions for runs.
 
     ``find_definition`` raises UsageError for an unknown name; ``read_machine`` queries a closed run for its state (for
-    `saga undo`).
+    `saga undo`); ``read_input`` reads with what input a run was started, by its workflow id and run id.
     """
 
     def __init__(
@@ -31,12 +35,14 @@ class DefinitionLoader:
         project: Project,
         find_definition: FindDefinition,
         read_machine: ReadMachine,
+        read_input: ReadInput,
         list_attributes: ListAttributes,
     ) -> None:
         self._project = project
         self._find_definition = find_definition
         self._read_machine = read_machine
         self._list_attributes = list_attributes
+        self.read_input = read_input
 
     async def load(self, saga: str, input: Any, undo_of: str | None) -> dict[str, Any]:
         """The snapshot, the validated input, the variables and the existing search attributes.

@@ -63,7 +63,7 @@ from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.masked_texts import masking, texts_of_attempt
 from sagas.workflow.failures import SagaApplicationError
 from sagas.workflow.json_payloads import UnreadableValue, raw_json, read_payload
-from sagas.workflow.unread_inputs import value_of_text
+from sagas.workflow.unread_inputs import value_of_input
 
 VerifyStart = Callable[..., Awaitable[CheckedInputs]]
 """Verifies a start: called with the fields of the request of ``saga.verify``. Raises SagaError if nothing of it is
@@ -91,8 +91,9 @@ class LookUpEarlierChild(Protocol):
         ...
 
 
-_BUSY_INTERVAL = timedelta(seconds=2)
-"""Until a start is verified again for which this worker had no time."""
+_FIRST_BUSY_INTERVAL, _LONGEST_BUSY_INTERVAL = timedelta(seconds=2), timedelta(minutes=1)
+"""Until a start is verified again for which this worker had no time: longer each time, for each time Temporal sends the
+whole input, and many that wait would keep it and the workers busy with that alone."""
 
 
 class SagaActivities:
@@ -217,10 +218,14 @@ class SagaActivities:
         caller = info.workflow_type or ""
         if INPUT_CHECKS.is_busy(caller):
             message = f"other inputs of {caller} are being checked; this one is checked later"
-            busy = {"next_retry_delay": _BUSY_INTERVAL, "category": ApplicationErrorCategory.BENIGN}
-            raise SagaApplicationError(message, type="Busy", **busy)
+            raise SagaApplicationError(
+                message,
+                type="Busy",
+                next_retry_delay=min(_FIRST_BUSY_INTERVAL * 2 ** min(info.attempt - 1, 10), _LONGEST_BUSY_INTERVAL),
+                category=ApplicationErrorCategory.BENIGN,
+            )
         try:
-            request = await INPUT_CHECKS.run(lambda: _start_request(payload), caller=caller, size=len(payload.data))
+            request = await self._start_request(info, payload, caller)
             if info.activity_type == VERIFY_ACTIVITY:
                 checked = await self._verify_start(**request)
                 answers = {"refused": checked.refused, "completed": checked.completed}
@@ -232,16 +237,18 @@ class SagaActivities:
                 mask(error.message), type=REFUSED_TYPE, non_retryable=True, category=ApplicationErrorCategory.BENIGN
             ) from None
 
-
-def _start_request(payload: Payload) -> dict[str, Any]:
-    """The request; an input that no workflow task has read is in it as a text. Raises UsageError for a wrong one."""
-    request = read_payload(payload)
-    if "text" not in request:
-        return request
-    try:
-        return {**request, "input": value_of_text(request["text"])}
-    except UnreadableValue as error:
-        raise UsageError(f"the input cannot be read: {error}") from None
+    async def _start_request(self, info: activity.Info, payload: Payload, caller: str) -> dict[str, Any]:
+        """The request, with the input if no workflow task has read it. Raises UsageError for a wrong one."""
+        request = await INPUT_CHECKS.run(lambda: read_payload(payload), caller=caller, size=len(payload.data))
+        if not request.get("is_unread"):
+            return request
+        async with INPUT_CHECKS.turn(caller):
+            sent = await self._loader.read_input(info.workflow_id or "", info.workflow_run_id or "")
+        try:
+            input = await INPUT_CHECKS.run(lambda: value_of_input(sent), caller=caller, size=len(sent.data))
+        except UnreadableValue as error:
+            raise UsageError(f"the input cannot be read: {error}") from None
+        return {**request, "input": input}
 
 
 def _within_payload(answer: dict[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ from sagas.workflow.run_trust import (
 )
 from sagas.workflow.search_attributes import STATE_ATTRIBUTES
 from sagas.workflow.sensitive_input import with_marks_of_parent
-from sagas.workflow.unread_inputs import unread_text
+from sagas.workflow.unread_inputs import is_left_unread
 
 CONTINUATION_FORMAT = "sagas/1"
 """Marks the input of a continued run, and names its format."""
@@ -102,8 +102,8 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
     UnreadableValue for an input that cannot be read.
     """
     info = workflow.info()
-    unread = unread_text(args) if _is_started_by_name(info) else None
-    value = bounded_value(args) if unread is None else None
+    is_unread = _is_started_by_name(info) and is_left_unread(args)
+    value = None if is_unread else bounded_value(args)
     if _was_continued(info) and isinstance(value, dict) and value.get("_saga") == CONTINUATION_FORMAT:
         return _continue_run(value, trust)
     refuse_foreign_id()
@@ -120,7 +120,7 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         header = read_header(sent.data)
     else:
         _refuse_unsigned(earlier, trust)
-        loaded = await _load(value, None, unread)
+        loaded = await _load(value, None, is_unread=is_unread)
         header, value = to_run_header(loaded), loaded["input"]
     definition = with_marks_of_parent(header.definition)
     parent = _parent_saga()
@@ -425,9 +425,9 @@ def _undo_run(loaded: Mapping[str, Any], request: _UndoRequest) -> RunStart:
     return RunStart("takes up", machine, event, attributes)
 
 
-async def _load(value: Any, undo_of: str | None, unread: str | None = None) -> dict[str, Any]:
+async def _load(value: Any, undo_of: str | None, *, is_unread: bool = False) -> dict[str, Any]:
     saga = workflow.info().workflow_type
-    given = {"input": value} if unread is None else {"text": unread}
+    given = {"is_unread": True} if is_unread else {"input": value}
     request = {"saga": saga, **given, "undo_of": undo_of}
     return await _execute(LOAD_ACTIVITY, request, f"read the definition of {saga}")
 

@@ -297,6 +297,15 @@ async def test_a_value_with_a_key_that_nobody_has_stops_no_saga(
     assert len(warned) == 2, warned
 
 
+async def test_a_large_input_is_read_from_an_encrypted_history(project: Project) -> None:
+    large = {"card": {**CARD, "notes": ["x" * 1000] * 200}}
+    temporal = await Temporal.connect(str(project.settings.temporal.address), plugins=[SagaPlugin(project)])
+    queue = str(project.settings.temporal.task_queue)
+    async with Worker(temporal, task_queue=queue):
+        handle = await temporal.start_workflow("returns", large, id=f"large-{uuid.uuid4()}", task_queue=queue)
+        assert await handle.result() == large["card"]
+
+
 def with_codec_of_its_own(client: Temporal) -> Temporal:
     codec = EncryptingCodec(ValueCipher([CodecKey("strange", secrets.token_bytes(32))]))
     converter = dataclasses.replace(DataConverter.default, payload_codec=codec)

@@ -36,7 +36,7 @@ async def test_a_worker_that_stops_leaves_the_query_to_another_one() -> None:
     async def no_attributes() -> list[str]:
         return []
 
-    loader = DefinitionLoader(cast(Project, None), unused, query, no_attributes)
+    loader = DefinitionLoader(cast(Project, None), unused, query, unused, no_attributes)
     activities = SagaActivities(cast(Dispatcher, None), cast(AttemptAdmission, None), loader, unused, unused, unused)
     environment = ActivityEnvironment()
     environment.info = dataclasses.replace(environment.info, activity_type=LOAD_ACTIVITY)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from temporalio.api.common.v1 import Payload
 from temporalio.api.common.v1 import WorkflowExecution as Execution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.failure.v1 import Failure
@@ -18,7 +19,9 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.temporal.payload_codec import decrypted
 from saga_workers.temporal.temporal_runs import UNREADABLE, RunDescription, RunInfo, describe_run
+from sagas.errors import InfrastructureError
 
 _READ_TIMEOUT = timedelta(seconds=10)
 _RECENT_EVENTS = 5
@@ -31,6 +34,14 @@ async def start_of_run(temporal: Temporal, id: str, run_id: str) -> WorkflowExec
     async for event in events_of_run(temporal, id, run_id, page_size=1):
         return event.workflow_execution_started_event_attributes
     return None
+
+
+async def input_payload(temporal: Temporal, id: str, run_id: str) -> Payload:
+    """The input of a run, decrypted but not decoded. Raises InfrastructureError if its history is deleted."""
+    started = await start_of_run(temporal, id, run_id)
+    if started is None:
+        raise InfrastructureError(f"the history of {id} is deleted")
+    return await decrypted(started.input.payloads[0], temporal.data_converter.payload_codec)
 
 
 async def events_of_run(temporal: Temporal, id: str, run_id: str, **options: Any) -> AsyncIterator[HistoryEvent]:

@@ -47,6 +47,7 @@ from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.temporal.data_converter import check_codec, for_workflow_tasks, project_client, with_codec
 from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.native_threads import await_native_threads_at_exit
+from saga_workers.temporal.run_history import input_payload
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.server_clock import measure_server_clock
@@ -274,8 +275,9 @@ def _definition_loader(locator: Locator, project: Project, trust: WorkerTrust) -
             names.extend(await existing_attributes(locator.temporal))
         return names
 
+    last_states = LastStates(locator, None if trust.accepts_any else trust.keys)
     return DefinitionLoader(
-        project, trust.definition, LastStates(locator, None if trust.accepts_any else trust.keys), list_attributes
+        project, trust.definition, last_states, partial(input_payload, locator.temporal), list_attributes
     )
 
 
