@@ -100,6 +100,17 @@ async def test_commands_name_a_key_that_is_missing(project: Project, tmp_path: P
         for where in ("the engine's tables in shop", "outcomes of runs in Temporal"):
             assert f"{where}: encrypted with {earlier}, and there is no [codec]" in missing
         assert "bug of saga" not in missing, missing
+        for command in (
+            ["show", waiting],
+            ["show", saga_id],
+            ["list", "--stuck"],
+            ["parked"],
+            ["signal", waiting, "approved"],
+            ["cancel", waiting, "--reason", "asked"],
+            ["reconcile"],
+        ):
+            done = run_command(command, tmp_path)
+            assert "bug in saga" not in done.stderr, (command, done)
         (tmp_path / "saga.toml").write_text(configured, encoding="utf-8")
         with psycopg.connect(shop.replace("+psycopg", ""), autocommit=True) as database:
             event_id = str(uuid.uuid4())

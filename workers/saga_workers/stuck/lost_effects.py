@@ -28,7 +28,7 @@ from saga_workers.temporal.claimed_states import carried_start
 from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.run_times import PRECISION, was_closed_before, was_started_by
-from saga_workers.temporal.saga_input import first_input
+from saga_workers.temporal.saga_input import ForeignInput, first_input
 from saga_workers.temporal.saga_runs import describe_saga_run, was_accepted, was_never_accepted
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs, namespace_retention
 from saga_workers.temporal.visibility_filter import keyword_condition
@@ -179,8 +179,13 @@ async def _is_of(temporal: Temporal, run: RunInfo, origin: Origin) -> bool:
     if described is None:
         return False
     # Without a digest the values of the saga are forgotten, and with them those of its runs.
-    if not origin.input_digest or same_start(origin, run.workflow_type, await first_input(temporal, described)):
+    if not origin.input_digest:
         return True
+    try:
+        if same_start(origin, run.workflow_type, await first_input(temporal, described)):
+            return True
+    except ForeignInput:
+        return False
     return await _continues(temporal, run, origin)
 
 

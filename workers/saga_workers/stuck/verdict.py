@@ -30,12 +30,13 @@ RUN_DELETED = "Temporal has no run of it any more"
 
 _IF_IT_HAD_NOT = "no ledger tells whether it had ended: look at its effects, and if it had not"
 
-Verdict = Literal["deleted", "replaced", "id taken", "terminated", "claim left", "undo deleted"]
+Verdict = Literal["deleted", "replaced", "id taken", "terminated", "claim left", "undo deleted", "unreadable"]
 """``deleted``: Temporal has no run of the saga any more. ``replaced``: a later run has its id, of another workflow, or
 started with another input or at another time. ``id taken``: such a run finds the effects of a saga that has ended.
 ``terminated``: its run, or that of its undo, was closed from outside.
 ``claim left``: its bulk workflow was closed before the saga had ended, or deleted before it had an effect.
-``undo deleted``: its undo has begun, and Temporal has no run of it any more.
+``undo deleted``: its undo has begun, and Temporal has no run of it any more. ``unreadable``: a run has its id whose
+input cannot be read here, so nobody can say whether it will end these effects.
 """
 
 _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
@@ -47,9 +48,9 @@ class OpenSaga:
 
     ``saga``: its name, if known. ``holds``: what it has in the databases, in words. ``outcome``: what `saga resume`
     does with it, if that is known. ``parent``: the id of the saga that starts a deleted nested one again. ``holder``:
-    the run that has its id, in words, if it is one of another workflow; ``is_held``: it is open, and has the
-    ``held`` id. ``view``: that of an interrupted undo. ``may_have_ended``: nobody knows whether it had ended, so that
-    its effects may be meant to stay.
+    the run that has its id, in words, if it is one of another workflow, or why it cannot be read; ``is_held``: it is
+    open, and has the ``held`` id. ``view``: that of an interrupted undo. ``may_have_ended``: nobody knows whether it
+    had ended, so that its effects may be meant to stay.
     """
 
     saga_id: str
@@ -69,7 +70,7 @@ class OpenSaga:
         """The command that continues the saga, or shows how its parent does."""
         if self.verdict == "undo deleted":
             return undo_again(self.saga_id)
-        if self.verdict == "id taken":
+        if self.verdict in ("id taken", "unreadable"):
             return saga_command("show", self.saga_id)
         return saga_command("resume", self.saga_id) if self.parent is None else saga_command("show", self.parent)
 
@@ -106,6 +107,8 @@ class OpenSaga:
                 return f"terminated with {holds}: `{self.command}` {self.outcome}"
             case "undo deleted":
                 return f"Temporal has no run of its undo any more ({holds}): finish it with `{self.command}`"
+            case "unreadable":
+                return f"{self.holder}, so nobody can say here whether that run ends its effects: look where the key is"
             case "claim left":
                 return f"its bulk workflow was closed before it ended: continue it with `{self.command}`"
 

@@ -15,12 +15,20 @@ from temporalio.converter import (
     DataConverter,
     DefaultFailureConverter,
     DefaultPayloadConverter,
+    EncodingPayloadConverter,
     JSONPlainPayloadConverter,
     PayloadConverter,
     value_to_type,
 )
 
-from saga_workers.temporal.payload_codec import EncryptingCodec, WorkflowTaskCodec, payload_codec
+from saga_activities.value_cipher import UnknownKey
+from saga_workers.temporal.payload_codec import (
+    ENCRYPTED,
+    EncryptingCodec,
+    WorkflowTaskCodec,
+    missing_key_id,
+    payload_codec,
+)
 from sagas.errors import UsageError
 from sagas.settings import Settings
 from sagas.workflow.json_payloads import json_payload, read_payload
@@ -37,10 +45,27 @@ class _ExactJson(JSONPlainPayloadConverter):
         return value if type_hint is None else value_to_type(type_hint, value)
 
 
+class _Encrypted(EncodingPayloadConverter):
+    """Names the key of a value that no codec has decrypted, as the codec does for a key that it lacks."""
+
+    @property
+    def encoding(self) -> str:
+        return ENCRYPTED.decode()
+
+    def to_payload(self, value: Any) -> Payload | None:
+        return None
+
+    def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
+        raise UnknownKey(f"a value is encrypted with {missing_key_id(payload, None)!r:.80}, and there is no [codec]")
+
+
 # Each run of a workflow has a payload converter of its own; these have no state.
-_ENCODINGS = tuple(
-    _ExactJson() if isinstance(encoding, JSONPlainPayloadConverter) else encoding
-    for encoding in DefaultPayloadConverter.default_encoding_payload_converters
+_ENCODINGS = (
+    *(
+        _ExactJson() if isinstance(encoding, JSONPlainPayloadConverter) else encoding
+        for encoding in DefaultPayloadConverter.default_encoding_payload_converters
+    ),
+    _Encrypted(),
 )
 
 

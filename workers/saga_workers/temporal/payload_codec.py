@@ -17,7 +17,9 @@ from sagas.settings import Settings
 from sagas.settings.codec import load_codec_keys
 from sagas.workflow.json_payloads import MISSING_KEY_ENCODING
 
-_ENCODING = b"binary/encrypted"
+ENCRYPTED = b"binary/encrypted"
+"""The encoding of an encrypted payload."""
+
 _KEY_ID = "encryption-key-id"
 
 
@@ -51,12 +53,12 @@ class EncryptingCodec(PayloadCodec):
 
     def encrypt(self, payload: Payload) -> Payload:
         """One payload, encrypted."""
-        metadata = {"encoding": _ENCODING, _KEY_ID: self._cipher.key_id.encode()}
+        metadata = {"encoding": ENCRYPTED, _KEY_ID: self._cipher.key_id.encode()}
         return Payload(metadata=metadata, data=self._cipher.encrypt(payload.SerializeToString()))
 
     def decrypt(self, payload: Payload) -> Payload:
         """One payload in clear. Raises :class:`saga_activities.value_cipher.UnknownKey`."""
-        if payload.metadata.get("encoding") != _ENCODING:
+        if payload.metadata.get("encoding") != ENCRYPTED:
             return payload
         key_id = payload.metadata.get(_KEY_ID, b"").decode(errors="replace")
         try:
@@ -106,7 +108,7 @@ def missing_key_id(payload: Payload, codec: EncryptingCodec | None) -> str | Non
 
     Any client can write a payload that names any key.
     """
-    if payload.metadata.get("encoding") != _ENCODING:
+    if payload.metadata.get("encoding") != ENCRYPTED:
         return None
     key_id = payload.metadata.get(_KEY_ID, b"").decode(errors="replace")
     return None if codec is not None and codec.has_key(key_id) else key_id

@@ -6,20 +6,27 @@ has checked the start has recorded the input that the saga goes on with. Every d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as Temporal
 
 from saga_workers.temporal.run_history import events_of_run
 from saga_workers.temporal.temporal_runs import RunDescription
+from sagas.errors import SagaError
 from sagas.protocol.payloads import DEFINITION_HEADER, DETACHED_HEADER, LOAD_ACTIVITY, VERIFY_ACTIVITY, unpack_state
 
 _FIRST_EVENTS = 40
 """Events of a history among which the check of its start is looked for."""
+
+
+class ForeignInput(SagaError):
+    """An input is in a form that no client of sagas writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ class SagaInput:
 
 
 async def first_input(temporal: Temporal, described: RunDescription) -> Any:
-    """The input of a saga, as :func:`read_input` reads it."""
+    """The input of a saga, as :func:`read_input` reads it. Raises ForeignInput and UnknownKey."""
     return (await read_input(temporal, described)).value
 
 
@@ -39,7 +46,8 @@ async def read_input(temporal: Temporal, described: RunDescription) -> SagaInput
     """The saga's input: that of the first run of a chain that was continued as new; None if it had none, or if the
     history is deleted.
 
-    A saga that has left a bulk workflow was started with its state, which contains it.
+    A saga that has left a bulk workflow was started with its state, which contains it. Raises ForeignInput, and
+    UnknownKey if it is encrypted with a key that is not here.
     """
     id, first_run = described.run.id, described.run.raw.first_run_id or described.run.run_id
     start = _Start()
@@ -49,17 +57,24 @@ async def read_input(temporal: Temporal, described: RunDescription) -> SagaInput
             break
     if start.attributes is None:
         return SagaInput(None)
-    convert, headers = temporal.data_converter.decode, start.attributes.header.fields
-    values = await convert(start.attributes.input.payloads)
+    headers = start.attributes.header.fields
+    values = await _decode(temporal, id, start.attributes.input.payloads)
     value = values[0] if values else None
     if DETACHED_HEADER in headers:
         return SagaInput(_input_of_state(value))
     if start.answer is None:
         return SagaInput(value, is_whole=DEFINITION_HEADER in headers)
-    [answer] = await convert([start.answer]) or [None]
+    [answer] = await _decode(temporal, id, [start.answer]) or [None]
     with suppress(KeyError, TypeError, AttributeError):  # another worker has answered in its own words
         return SagaInput(answer["input"] if start.was_loaded else answer.get("completed", {}).get(id, value))
     return SagaInput(value)
+
+
+async def _decode(temporal: Temporal, id: str, payloads: Sequence[Payload]) -> list[Any]:
+    try:
+        return await temporal.data_converter.decode(payloads)
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ForeignInput(f"the input of {id} is in a form that no client of sagas writes") from error
 
 
 class _Start:

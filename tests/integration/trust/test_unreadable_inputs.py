@@ -1,0 +1,74 @@
+"""A run whose input cannot be read here hides no saga from the lists, whoever has started it."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+
+from saga_activities.value_cipher import UnknownKey
+from saga_workers.client import Client
+from saga_workers.stuck.open_sagas import find_lost
+from saga_workers.temporal.saga_input import ForeignInput, first_input
+from saga_workers.temporal.temporal_runs import describe_run
+from sagas.project import Project
+from sagas.settings import load_settings
+from tests.helpers.forked_commands import run_command
+from tests.helpers.processes import WorkerProcess
+from tests.helpers.run_changes import delete_run
+from tests.helpers.waiting import until
+from tests.integration.trust.test_encrypted_values import CARD, shop, until_waiting
+from tests.integration.trust.test_missing_codec_keys import project
+
+__all__ = ["project", "shop"]  # fixtures
+
+KEEPS = """saga: keeps
+input: {type: object, properties: {card: {type: object}}}
+steps:
+  - {id: wait, uses: wait, with: {signal: approved}}
+  - {id: charge, uses: cards.charge, with: {card: "${{ input.card }}"}, compensate: cards.refund}
+  - {id: more, uses: wait, with: {signal: approved}}
+"""
+
+STRANGE = {
+    "encrypted": Payload(metadata={"encoding": b"binary/encrypted", "encryption-key-id": b"evil"}, data=bytes(40)),
+    "foreign": Payload(metadata={"encoding": b"binary/strange"}, data=b"?"),
+}
+
+
+@pytest.mark.parametrize("form", STRANGE)
+async def test_a_run_in_an_unreadable_form_does_not_end_the_list(form: str, project: Project, tmp_path: Path) -> None:
+    settings = tmp_path / "saga.toml"
+    plain = settings.read_text(encoding="utf-8").replace('[codec]\nkey = {file = "codec.key"}\n', "")
+    settings.write_text(plain, encoding="utf-8")
+    (tmp_path / "keeps.saga.yaml").write_text(KEEPS, encoding="utf-8")
+    own, taken = load_settings(config=str(settings)), f"taken-{uuid.uuid4()}"
+    async with await Client.connect(Project(own)) as client:
+        with WorkerProcess("worker", tmp_path):
+            await client.start("keeps", {"card": CARD}, id=taken)
+            await until_waiting(client, taken)
+            await client.signal(taken, "approved")
+
+            async def charged() -> bool:
+                return [step["state"] for step in (await client.show(taken))["steps"]][1:2] == ["DONE"]
+
+            await until(charged)
+        await delete_run(client.temporal, taken)
+
+        async def gone() -> bool:
+            return await describe_run(client.temporal, taken) is None
+
+        await until(gone)
+        await client.temporal.start_workflow("keeps", RawValue(STRANGE[form]), id=taken, task_queue="nobody")
+        described = await describe_run(client.temporal, taken)
+        assert described is not None
+        with pytest.raises(UnknownKey if form == "encrypted" else ForeignInput):
+            await first_input(client.temporal, described)
+        verdicts = {saga.verdict for saga in await find_lost(client.locator, own, suspects=[taken])}
+        assert verdicts == {"unreadable"} if form == "encrypted" else "unreadable" not in verdicts
+    for command in (["list", "--stuck"], ["show", taken], ["parked"]):
+        done = run_command(command, tmp_path)
+        assert (done.returncode, "bug in saga" in done.stderr) == (0, False), done
