@@ -94,7 +94,7 @@ async def test_a_costly_input_is_checked_outside_of_the_workflow_task(project: P
 
 
 async def test_a_large_input_of_any_client_is_not_sent_with_its_check(project: Project) -> None:
-    """Its check may have to wait, and is sent to a worker again each time; the worker that has time reads the input."""
+    """A check may have to wait, and is sent to a worker again each time; the worker that has time reads the input."""
     async with running_worker(project) as client:
         handle = await client.temporal.start_workflow(
             "growing",
