@@ -145,7 +145,8 @@ async def test_a_large_input_is_read_by_the_activity_that_checks_it(env: Environ
         assert (await client.show(run.id))["input"] == {"given": text}
         events = [event async for event in run.fetch_history_events()]
         check, *_ = [event for event in events if event.HasField("activity_task_scheduled_event_attributes")]
-        assert b'"text":' in check.activity_task_scheduled_event_attributes.input.payloads[0].data
+        # The check may have to wait, and is sent to a worker again each time.
+        assert check.activity_task_scheduled_event_attributes.input.ByteSize() < 1_000
 
 
 @pytest.mark.sampled(keep=8)

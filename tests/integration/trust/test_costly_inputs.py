@@ -93,26 +93,6 @@ async def test_a_costly_input_is_checked_outside_of_the_workflow_task(project: P
             await client.start("tree", TOO_COSTLY)
 
 
-async def test_a_large_input_of_any_client_is_not_sent_with_its_check(project: Project) -> None:
-    """A check may have to wait, and is sent to a worker again each time; the worker that has time reads the input."""
-    async with running_worker(project) as client:
-        handle = await client.temporal.start_workflow(
-            "growing",
-            {"texts": ["x" * 1000] * 500},
-            id="growing-large",
-            task_queue=project.settings.temporal.task_queue,
-        )
-        await asyncio.wait_for(handle.result(), LIMIT)
-        scheduled = [
-            event.activity_task_scheduled_event_attributes
-            for event in (await handle.fetch_history()).events
-            if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
-        ]
-        assert [each.activity_type.name for each in scheduled] == ["saga.load", "say"]
-        assert scheduled[0].input.ByteSize() < 1_000
-        assert (await client.show(handle.id))["input"]["texts"] == ["x" * 1000] * 500
-
-
 @pytest.mark.slow
 async def test_an_unbounded_input_of_any_client_is_refused(project: Project) -> None:
     async with running_worker(project) as client:
