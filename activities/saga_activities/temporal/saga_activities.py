@@ -92,8 +92,8 @@ class LookUpEarlierChild(Protocol):
 
 
 _FIRST_BUSY_INTERVAL, _LONGEST_BUSY_INTERVAL = timedelta(seconds=2), timedelta(minutes=1)
-"""Until a start is verified again for which this worker had no time: longer each time, for each time Temporal sends the
-whole input, and many that wait would keep it and the workers busy with that alone."""
+"""Until a start is checked again for which this worker had no time. It grows with the attempts: each of them costs
+Temporal and a worker something, with `saga.verify` also the transport of the input."""
 
 
 class SagaActivities:
