@@ -239,6 +239,8 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
     lines.append([(f"  {title}", "dim"), (list_steps(finished), "")])
     lines.append([("  remains  ", "dim"), (list_steps(remaining), "")])
     if view.source == "ledger":
+        if view.stuck:  # the command that continues it is there
+            return lines
         return [*lines, [("  Temporal no longer has the run, so its effects can only be undone by hand", "yellow")]]
     if any("--definition" in command for operation in view.parked for command in operation.commands):
         note = "the run keeps its definition until a retry brings the corrected file with --definition"

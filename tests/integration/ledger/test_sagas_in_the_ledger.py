@@ -190,8 +190,9 @@ async def test_what_was_parked_when_temporal_forgot_it_is_named(stay: Stay) -> N
     [group] = [row for row in (await stay.later.saga("parked", "--json")).json if run.id in row["ids"]]
     assert (group["step"], group["decisions"], group["source"]) == ("go", [], "ledger")
     assert group["command"] == f"saga show {run.id}"
-    assert "undo their effects by hand" in (await stay.later.saga("parked")).out
+    assert "see how each of them can go on" in (await stay.later.saga("parked")).out
     shown = await stay.later.saga("show", run.id)
     assert "decide with one of" not in shown.out
+    assert ("saga resume" in shown.out) != ("only be undone by hand" in shown.out)
     started = await stay.later.saga("start", "outing", "--set", f"city={city}")
     assert (started.code, f"{run.id} is PARKED" in started.err) == (9, True)

@@ -109,7 +109,7 @@ def _print_groups(groups: Any) -> None:
             shown = {"step": group["step"], "op": group["op"], "since": group["oldest"], "why": group["error"], **group}
             echo(*(f"  {to_plain(line)}" for line in row_lines(ParkedView.from_json(shown))))
         if "source" in group:
-            echo("    from the ledger, Temporal no longer has the runs: undo their effects by hand")
+            echo("    from the ledger, Temporal no longer has the runs: see how each of them can go on")
         else:
             echo(f"    decisions: {', '.join(group['decisions'])}")
         echo(f"    {group['command']}")
