@@ -15,7 +15,6 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.guard.entry_key import fits_guard_key
 from saga_activities.ledger.records import Claim, RunRow
-from saga_activities.value_cipher import UnknownKey
 from saga_workers.ledger.run_ledger import LedgerUnavailable, NoLedger, RunLedger, using_ledger
 from saga_workers.location.foreign_runs import may_have_effects
 from saga_workers.location.location import BulkMember, Location
@@ -25,7 +24,7 @@ from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import describe_bulk
-from saga_workers.temporal.saga_input import ForeignInput, first_input
+from saga_workers.temporal.saga_input import UNREADABLE_INPUT, first_input
 from saga_workers.temporal.saga_runs import describe_saga_run, was_refused
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
@@ -217,7 +216,7 @@ class Locator:
         if claim is None:
             return None
         if described.run.workflow_type == claim.saga:
-            with contextlib.suppress(ForeignInput, UnknownKey):
+            with contextlib.suppress(*UNREADABLE_INPUT):  # then nobody can say that the claim is that of this run
                 digest = input_digest(await first_input(self.temporal, described))
                 if may_equal(claim.input_digest, digest):
                     return None

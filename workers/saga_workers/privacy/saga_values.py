@@ -7,11 +7,10 @@ from typing import Any
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError
 
-from saga_activities.value_cipher import UnknownKey
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.machine_query import query_machine, read_machine, verifying_keys
-from saga_workers.temporal.saga_input import ForeignInput, first_input
+from saga_workers.temporal.saga_input import UNREADABLE_INPUT, first_input
 from saga_workers.temporal.temporal_runs import RunDescription, count_pollers
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import unpack_state
@@ -40,7 +39,7 @@ async def read_input(locator: Locator, location: Location) -> Any:
         return None
 
 
-UNREADABLE = (UnknownKey, ForeignInput, KeyError, RuntimeError, ValueError)
+UNREADABLE = (*UNREADABLE_INPUT, KeyError, RuntimeError, ValueError)
 """The SDK's errors for a payload that no converter reads: an encrypted one, in a process without the key."""
 
 

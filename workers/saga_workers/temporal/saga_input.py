@@ -16,6 +16,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as Temporal
 
+from saga_activities.value_cipher import UnknownKey
 from saga_workers.temporal.run_history import events_of_run
 from saga_workers.temporal.temporal_runs import RunDescription
 from sagas.errors import SagaError
@@ -29,6 +30,10 @@ class ForeignInput(SagaError):
     """An input is in a form that no client of sagas writes."""
 
 
+UNREADABLE_INPUT = (ForeignInput, UnknownKey)
+"""The errors of an input that cannot be read here. Any client can write one, so it must hide no other saga."""
+
+
 @dataclass(frozen=True, slots=True)
 class SagaInput:
     """An input. ``is_whole`` is False if it was sent by another client, and no worker has checked it yet."""
@@ -38,7 +43,7 @@ class SagaInput:
 
 
 async def first_input(temporal: Temporal, described: RunDescription) -> Any:
-    """The input of a saga, as :func:`read_input` reads it. Raises ForeignInput and UnknownKey."""
+    """The input of a saga, as :func:`read_input` reads it. Raises those of UNREADABLE_INPUT."""
     return (await read_input(temporal, described)).value
 
 
