@@ -17,11 +17,12 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str, who: str | None
 
 
 async def pause(locator: Locator, saga_id: str, *, reason: str, who: str | None) -> dict[str, Any]:
-    """Raises like :func:`interventions.pause`."""
+    """Raises like :func:`interventions.pause`. ``note`` says whose pause it is: an earlier one stays as it is."""
     view = await interventions.pause(locator, saga_id, reason=reason, who=who)
     held = list(view.paused.held) if view.paused else []
     in_flight = [step.id for step in view.steps if step.state in _IN_FLIGHT and step.id not in held]
-    note = f"in flight: {', '.join(in_flight)}" if in_flight else "nothing is in flight"
+    flights = f"in flight: {', '.join(in_flight)}" if in_flight else "nothing is in flight"
+    note = f"{view.pause_text or 'paused'}; {flights}"
     return {"id": saga_id, "response": "paused", "held": held, "in_flight": in_flight, "note": note}
 
 

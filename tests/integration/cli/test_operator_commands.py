@@ -47,7 +47,10 @@ async def test_a_saga_is_paused_and_resumed(cli: CommandLine) -> None:
     id = await park(cli)
     cli.break_undo(False)
     answer = await cli.saga("pause", id, "--reason", "closed today", "--as", "anna")
-    assert (answer.code, answer.out.strip()) == (0, f"{id}: paused; nothing is in flight")
+    assert answer.code == 0
+    assert re.fullmatch(
+        rf"{id}: paused by anna \(unverified\) since \S+: closed today; nothing is in flight", answer.out.strip()
+    )
     assert (await cli.saga("resolve", id, "car", "retry", "--reason", "mended")).code == 0
     shown = (await cli.saga("show", id)).out
     assert "paused by anna (unverified) since" in shown
@@ -55,6 +58,7 @@ async def test_a_saga_is_paused_and_resumed(cli: CommandLine) -> None:
     assert f"saga resume {id}    lets it go on" in shown
     again = await cli.saga("--json", "pause", id, "--as", "ben")
     assert again.json == {"id": id, "response": "paused", "held": ["car"], "in_flight": []}
+    assert "paused by anna (unverified) since" in (await cli.saga("pause", id, "--as", "ben")).out, "hers stays"
     assert (await cli.saga("--json", "show", id)).json["paused"]["who"] == "anna (unverified)"
     resumed = await cli.saga("--json", "resume", id, "--reason", "open again", "--as", "ben")
     assert resumed.json == {"id": id, "response": "resumed", "state": "COMPENSATING"}

@@ -14,16 +14,12 @@ from saga_workers.temporal.run_history import last_task_failure
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunDescription, no_poller_message, nobody_answers
 from saga_workers.views.answering import DUE, Workers
+from saga_workers.views.pending_activities import activity_in_words, parse_activity_id
 from saga_workers.views.run_facts import iso_time
-from saga_workers.views.saga_view import parse_activity_id
-from sagas.bulk.names import BULK_ACTIVITIES
 from sagas.protocol.outcomes import PAUSED
 from sagas.protocol.payloads import (
-    LOAD_ACTIVITY,
     LOCK_ACTIVITY,
-    NESTED_ACTIVITY,
     RELEASE_ACTIVITY,
-    RESET_ACTIVITY,
     UNDO_SUFFIX,
 )
 from sagas.protocol.saga_view import SagaView
@@ -33,16 +29,6 @@ from sagas.workflow.run_trust import KeyMissing
 
 MANY_ATTEMPTS = 5
 """An operation with more attempts than this is stuck."""
-
-_ACTIVITIES = {
-    LOAD_ACTIVITY: "loading its definition",
-    LOCK_ACTIVITY: "the request for its locks",
-    RELEASE_ACTIVITY: "the release of its locks",
-    RESET_ACTIVITY: "the question what it had done before its reset",
-    NESTED_ACTIVITY: "the question how a nested saga has ended",
-    **{name: name for name in BULK_ACTIVITIES},
-}
-"""The labels of activities that belong to no step; the others are shown by their id, which names their step."""
 
 _LONGEST_DELAY = timedelta(hours=1)
 """The longest delay that a participant may ask for, as with Retry-After, see `saga_activities.http.response`."""
@@ -71,7 +57,7 @@ async def temporal_reasons(
         fails = "times out" if failure is None else "fails"
         reasons.append(f"its workflow task {fails} (attempt {attempt}): {why}")
     for activity in raw.pending_activities:
-        what = _ACTIVITIES.get(activity.activity_type.name, activity.activity_id)
+        what = activity_in_words(activity)
         queue = activity.activity_options.task_queue.name or run.task_queue
         scheduled = activity.scheduled_time.ToMicroseconds() / 1e6
         waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED

@@ -30,13 +30,13 @@ from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describ
 from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications
+from saga_workers.views.pending_activities import activities_under_way, parse_activity_id
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
 from sagas.errors import UsageError
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.outcomes import Failure
 from sagas.protocol.payloads import (
     CANCEL_SIGNAL,
-    LOAD_ACTIVITY,
     NOT_REGISTERED_TYPES,
     NOTIFICATION_WORKFLOW,
     VIEW_QUERY,
@@ -196,7 +196,7 @@ async def _query_run(workers: Workers, described: RunDescription, timeout: timed
         return view or replace(await bare_view(described.run), incomplete=NO_VIEW)
     except Unqueryable as error:
         bare = await bare_view(described.run)
-        under_way = operations_under_way(described)
+        under_way = activities_under_way(described)
         under_way_text = f"; in flight: {', '.join(under_way)}" if under_way else ""
         if bare.state == "PARKED" and "SagaStep" in described.run.attributes:
             under_way_text = f"; parked at {described.run.attributes['SagaStep']}{under_way_text}"
@@ -241,10 +241,6 @@ def labels_of(run: RunInfo) -> dict[str, str]:
 
 
 # Pending activities: attempts so far, the last failure, and the last heartbeat.
-_OPERATION_FIELDS = {"undo": "compensation", "confirm": "confirmation"}
-_WORDS = {"": "", "compensation": "the undo of ", "confirmation": "the confirm of "}
-
-
 async def with_attempt_progress(view: SagaView, described: RunDescription) -> SagaView:
     """The view with what only Temporal knows of calls in flight.
 
@@ -264,32 +260,6 @@ async def with_attempt_progress(view: SagaView, described: RunDescription) -> Sa
         elif (row := getattr(step, operation)) is not None:
             steps[entry] = replace(step, **{operation: await _with_attempts(row, activity, converter)})
     return replace(view, steps=tuple(steps.values()))
-
-
-def parse_activity_id(activity_id: str) -> tuple[str, str | None]:
-    """The entry id of a call and the field of its row: "" for the step itself, None if there is none."""
-    entry, _, what = activity_id.partition("~")
-    if not what or what.isdigit():
-        return entry, ""  # a number: an earlier call was given up
-    return entry, _OPERATION_FIELDS.get(what.partition(".")[0])
-
-
-def operations_under_way(described: RunDescription) -> list[str]:
-    """The open calls, in words. Empty for a closed run, although the server may still list some."""
-    return (
-        [_in_words(pending_activity) for pending_activity in described.raw.pending_activities]
-        if described.run.running
-        else []
-    )
-
-
-def _in_words(activity: PendingActivityInfo) -> str:
-    """For example `the undo of hotel (attempt 2)`."""
-    entry, row = parse_activity_id(activity.activity_id)
-    name = "loading its definition" if activity.activity_type.name == LOAD_ACTIVITY else activity.activity_id
-    if row is not None and activity.activity_type.name != LOAD_ACTIVITY:
-        name = f"{_WORDS[row]}{entry}"
-    return f"{name} (attempt {activity.attempt})" if activity.attempt > 1 else name
 
 
 _Row = TypeVar("_Row", StepView, OperationView)

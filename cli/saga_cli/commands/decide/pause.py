@@ -63,7 +63,7 @@ def pause(
 
     row = with_locator(ask)
     note = row.pop("note")
-    print_document(row, human=lambda: echo(f"{saga_id}: paused; {note}"))
+    print_document(row, human=lambda: echo(f"{saga_id}: {note}"))
     return 0
 
 
