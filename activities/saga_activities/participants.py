@@ -7,7 +7,6 @@ carried out waits for its transaction.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from typing import Any, Literal, TypedDict
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.python_action import InvalidArguments
-from saga_activities.guard.entry_key import MAX_ENTRY, MAX_GUARD_ID, PARTICIPANT_PREFIX, EntryKey
+from saga_activities.guard.entry_key import MAX_ENTRY, PARTICIPANT_PREFIX, EntryKey, command_id
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.rules import GuardedBody
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES
@@ -107,10 +106,7 @@ class ParticipantCommands:
         return await self._guard.reject(self._address(call), failure, scheduled_at=now, deadline=now + self._timeout)
 
     def _address(self, call: CommandCall) -> EntryKey:
-        key = call.key
-        if len(key) > MAX_GUARD_ID:
-            key = f"{key[: MAX_GUARD_ID - 65]}-{hashlib.sha256(key.encode()).hexdigest()}"
-        return EntryKey(key, f"{PARTICIPANT_PREFIX}{self._name}"[:MAX_ENTRY])
+        return EntryKey(command_id(call.key), f"{PARTICIPANT_PREFIX}{self._name}"[:MAX_ENTRY])
 
 
 class _Methods:

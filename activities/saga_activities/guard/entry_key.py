@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 from sagas.definition.saga_ids import UNPRINTABLE
@@ -13,7 +14,31 @@ MAX_ENTRY = 200
 
 PARTICIPANT_PREFIX = "@"
 """The column `step` of the rows of a `@participant` begins with it, which that of no step of a saga does; their column
-`saga_id` is the key of the command."""
+`saga_id` is the :func:`command_id` of the command."""
+
+_KEPT_OF_KEY = MAX_GUARD_ID - 65
+"""Characters of a longer key that stay before `-` and its SHA-256."""
+
+
+def command_id(key: str) -> str:
+    """The key of a command, or what stands for one that is longer than the column."""
+    if len(key) <= MAX_GUARD_ID:
+        return key
+    return f"{key[:_KEPT_OF_KEY]}-{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def command_id_prefix(begin: str) -> str:
+    """The text with which the :func:`command_id` of each key begins that begins with ``begin``."""
+    return begin[:_KEPT_OF_KEY]
+
+
+def may_be_command_id(id: str, begin: str) -> bool:
+    """Return whether ``id`` is the :func:`command_id` of a key that begins with this text, as far as it tells: of a
+    longer key it has only the first characters.
+    """
+    if id.startswith(begin):
+        return True
+    return len(begin) > _KEPT_OF_KEY and len(id) == MAX_GUARD_ID and id.startswith(f"{begin[:_KEPT_OF_KEY]}-")
 
 
 def fits_guard_key(saga_id: str) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,9 +16,10 @@ from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.messaging.outbox import DROPPED, PUBLISHED, decrypted_event
 from saga_activities.table_names import table_names
 from saga_activities.value_cipher import ENCRYPTED_TEXT
-from saga_activities.value_places import ValuePlace, event_place, request_place, result_place
+from saga_activities.value_places import event_place, request_place, result_place
+from saga_workers.privacy.participant_rows import forget_commands
 from saga_workers.privacy.places import ForgottenPlace
-from saga_workers.privacy.replacement import Replacement
+from saga_workers.privacy.replacement import WHOLE, Replacement, replaced_json, replaced_result
 from saga_workers.runtime.databases import command_database
 from sagas.protocol.origin import forgotten_origin
 from sagas.settings import SqlConnection
@@ -27,8 +27,6 @@ from sagas.text.shortening import counted, join_names
 
 _TIMEOUT = 600.0
 _IDS_AT_ONCE = 500
-
-_WHOLE = Replacement(None)
 
 
 async def forget_in_database(
@@ -40,9 +38,12 @@ async def forget_in_database(
     """
     what = f"the rows of the connection {connection.name} cannot be changed"
     async with command_database(connection, what, _TIMEOUT) as engine, engine.connect() as database:
-        rows = _Rows(engine, database, await table_names(database), saga_ids, replacement)
+        tables = await table_names(database)
+        rows = _Rows(engine, database, tables, saga_ids, replacement)
         places = [] if replaced_before else [await rows.guard(), await rows.starts(), await rows.images()]
         places += [await rows.requests(), await rows.outbox(), await rows.enqueued()]
+        if guard_table.name in tables:
+            places += await forget_commands(database, saga_ids, stored_values(engine), replacement)
     return [
         ForgottenPlace(f"{connection.name}: {place.place}", place.status, place.detail) for place in places if place
     ]
@@ -73,14 +74,7 @@ class _Rows:
         for row in await self._select(guard_table, *key, columns.result, where=columns.result.is_not(None)):
             seen += 1
             place = result_place(row.saga_id, row.step, row.generation, row.op)
-            new = _stored(
-                row.result,
-                partial(self._values.decrypt_result, place),
-                partial(self._values.encrypt_result, place),
-                self._replacement.result,
-                _WHOLE.result,
-            )
-            if new is not None:
+            if (new := replaced_result(place, row.result, self._values, self._replacement)) is not None:
                 here = sa.and_(*(column == row._mapping[column.name] for column in key))
                 await self._database.execute(sa.update(guard_table).where(here).values(result=new))
                 changed += 1
@@ -122,7 +116,7 @@ class _Rows:
         columns, changed, seen = request_table.c, 0, 0
         for row in await self._select(request_table, columns.step_key, columns.data, columns.token, columns.origin):
             seen += 1
-            new = _json(row.data, request_place(row.step_key, "data"), self._values, self._replacement)
+            new = replaced_json(request_place(row.step_key, "data"), row.data, self._values, self._replacement)
             origin = None if row.origin is None else forgotten_origin(row.origin)
             if new is None and row.token is None and origin == row.origin:
                 continue
@@ -192,38 +186,6 @@ def _place(name: str, changed: int, seen: int) -> ForgottenPlace:
     return ForgottenPlace(name, "nothing", f"no such value in {counted(seen, 'row')}")
 
 
-def _stored(
-    text: str,
-    decrypt: Callable[[str], str | None],
-    encrypt: Callable[[str], str | None],
-    replace: Callable[[str], str],
-    replace_whole: Callable[[str], str],
-) -> str | None:
-    """The text to store in place of another; None if it is to stay.
-
-    A text that no key here reads, or that is not JSON, is replaced as a whole.
-    """
-    try:
-        clear = decrypt(text)
-        if clear is None or (new := replace(clear)) in (clear, _rewritten(clear)):
-            return None
-    except (UnreadableRow, ValueError, RecursionError):
-        return encrypt(replace_whole("null"))
-    return encrypt(new)
-
-
-def _rewritten(text: str) -> str:
-    """The JSON text in the form in which a replacement writes it."""
-    return Replacement(frozenset()).json(text)
-
-
-def _json(text: str | None, place: ValuePlace, values: StoredValues, replacement: Replacement) -> str | None:
-    if text is None:
-        return None
-    decrypt, encrypt = partial(values.decrypt_json, place), partial(values.encrypt_json, place)
-    return _stored(text, decrypt, encrypt, replacement.json, _WHOLE.json)
-
-
 def _event(row: Any, values: StoredValues, replacement: Replacement) -> dict[str, Any] | None:
     """The columns of an event without the values; None if it has none. An encrypted event stays encrypted."""
     is_encrypted = (row.value or "").startswith(ENCRYPTED_TEXT)
@@ -233,7 +195,7 @@ def _event(row: Any, values: StoredValues, replacement: Replacement) -> dict[str
         if new == _replaced_event(clear, Replacement(frozenset())):
             return None
     except (UnreadableRow, ValueError, RecursionError):
-        new = _replaced_event({"value": "null", "event_key": None, "headers": "{}"}, _WHOLE)
+        new = _replaced_event({"value": "null", "event_key": None, "headers": "{}"}, WHOLE)
     if not is_encrypted:
         return new
     return {name: values.encrypt_json(event_place(row._mapping, name), text) for name, text in new.items()}
