@@ -52,6 +52,10 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
         "effects of a replaced run",
         "Another run has the id of a saga, and no run of the saga will end its effects.",
     ),
+    "run_unreadable": MismatchKind(
+        "effects of a saga whose id a run has that cannot be read",
+        "Nobody can say here whether that run will end the open effects: reconcile where the key of its input is.",
+    ),
     "undo_missing": MismatchKind(
         "undo without a run",
         "A completed saga was being undone, and Temporal has no run of the undo any more: `saga undo ID` finishes it.",

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
+from saga_activities.guard.tables import guard_table
 from saga_activities.value_cipher import UnknownKey
 from saga_workers.client import Client
+from saga_workers.runtime.databases import open_command_engine
+from saga_workers.stuck.guard_scan import MIN_AGE
 from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.temporal.saga_input import ForeignInput, first_input
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.project import Project
-from sagas.settings import load_settings
+from sagas.settings import Settings, load_settings
 from tests.helpers.forked_commands import run_command
 from tests.helpers.processes import WorkerProcess
 from tests.helpers.run_changes import delete_run
@@ -72,3 +77,19 @@ async def test_a_run_in_an_unreadable_form_does_not_end_the_list(form: str, proj
     for command in (["list", "--stuck"], ["show", taken], ["parked"]):
         done = run_command(command, tmp_path)
         assert (done.returncode, "bug in saga" in done.stderr) == (0, False), done
+    await age_rows(own)
+    done = run_command(["--json", "reconcile"], tmp_path)
+    findings = [each for each in json.loads(done.stdout)["findings"] if each["saga_id"] == taken]
+    if form == "encrypted":
+        assert [(each["class"], each["command"]) for each in findings] == [("run_unreadable", f"saga show {taken}")]
+        assert "evil" in findings[0]["details"]["run"]
+        assert done.returncode == 8
+        assert f"→ saga show {taken}" in run_command(["doctor"], tmp_path).stdout
+
+
+async def age_rows(settings: Settings) -> None:
+    """Make the rows of the guard older than those that the scan leaves out, as their saga may end in a moment."""
+    engine = open_command_engine(settings.sql_connection("shop"))
+    async with engine.begin() as connection:
+        await connection.execute(sa.update(guard_table).values(created_at=guard_table.c.created_at - 2 * MIN_AGE))
+    await engine.dispose()

@@ -15,7 +15,6 @@ from saga_workers.location.traces import nested_sagas
 from saga_workers.stuck.guard_scan import MAX_SCANNED, GuardScan
 from saga_workers.stuck.open_sagas import find_left_members, find_lost
 from saga_workers.stuck.verdict import OpenSaga
-from sagas.errors import RefusedError
 from sagas.settings import Settings
 
 
@@ -34,14 +33,13 @@ async def find_lost_runs(
         while not scan.complete:
             asked.update(await scan.find_suspects(locator, MAX_SCANNED, since=scope.since or 0.0))
     lost = await find_lost(locator, settings, scope.saga_id, suspects=sorted(asked)[:MAX_SCANNED])
-    for saga in lost:
-        if saga.verdict == "unreadable":
-            raise RefusedError(f"{saga.saga_id}: {saga.reason}")
     return [_finding_of(saga) for saga in lost]
 
 
 def _finding_of(saga: OpenSaga) -> Finding:
     holds = "; ".join(saga.holds)
+    if saga.verdict == "unreadable":
+        return Finding("run_unreadable", saga_id=saga.saga_id, saga=saga.saga, details={"run": saga.holder})
     if saga.verdict == "undo deleted":
         state = None if saga.view is None else "COMPLETED"
         return Finding("undo_missing", saga_id=saga.saga_id, saga=saga.saga, state=state, details={"undo": holds})

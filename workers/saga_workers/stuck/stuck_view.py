@@ -49,7 +49,7 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
         return view  # one with locks may still be releasing them
     location = await locator.locate(view.id)
     if _may_hide_another(view) and (lost := await _lost_saga(locator, location)) is not None:
-        return replace(view, stuck=(lost.reason,), needs_resume=True)
+        return replace(view, stuck=(lost.reason,), needs_resume=lost.is_resumed or None)
     verdict, workflow = verdict_of(location), location.workflow
     saga = None
     if location.run is not None and workflow is None:
@@ -133,4 +133,4 @@ async def with_earlier_saga(locator: Locator, run: RunDescription, view: SagaVie
     saga = await replaced_saga(locator, locator.settings, run, view)
     if saga is None:
         return view, []
-    return replace(view, needs_resume=saga.verdict == "replaced"), [saga.reason]
+    return replace(view, needs_resume=saga.is_resumed or None), [saga.reason]

@@ -75,6 +75,11 @@ class OpenSaga:
         return saga_command("resume", self.saga_id) if self.parent is None else saga_command("show", self.parent)
 
     @property
+    def is_resumed(self) -> bool:
+        """True if `saga resume` with its own id continues the saga."""
+        return self.parent is None and self.verdict not in ("undo deleted", "id taken", "unreadable")
+
+    @property
     def reason(self) -> str:
         """The sentence about the saga, with its command."""
         holds = "; ".join(self.holds)
@@ -139,6 +144,7 @@ class OpenSaga:
             phase=None,
             incomplete=RUN_DELETED,
             stuck=(self.reason,),
+            needs_resume=self.is_resumed,
         )
 
 
