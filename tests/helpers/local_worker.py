@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client as Temporal
+from temporalio.converter import DataConverter
 from temporalio.worker import PollerBehaviorSimpleMaximum
 
 from saga_workers.client import Client
+from saga_workers.temporal.data_converter import with_codec
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from saga_workers.worker.worker_process import make_worker
 from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
@@ -77,7 +79,8 @@ async def running_worker(project: Project, **worker_options: Any) -> AsyncIterat
     assert not errors, errors
     address = project.settings.temporal.address
     assert address is not None
-    temporal = await Temporal.connect(address, interceptors=[HeaderInterceptor()])
+    converter = with_codec(DataConverter.default, project.settings)
+    temporal = await Temporal.connect(address, interceptors=[HeaderInterceptor()], data_converter=converter)
     async with make_worker(temporal, project, **{**_POLLERS, **worker_options}):
         yield Client(temporal, project)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from typing import Any
 
 import pytest
 from temporalio.api.common.v1 import Payload
+from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
 from temporalio.common import RawValue, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.views.saga_list import SagaFilter, query_sagas
+from sagas.project import Project
 from sagas.protocol.payloads import (
     BATCH_WORKFLOW,
     NOTIFICATION_MEMO,
@@ -20,12 +23,15 @@ from sagas.protocol.payloads import (
     OUTCOME_MEMO,
     OWNER_HEADER,
     STARTED_AT_MEMO,
+    UNDO_SUFFIX,
 )
+from sagas.settings.codec import CodecSettings
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
 from tests.integration.trust.conftest import OWN, Shop
 
 FORGED = {"id": "forged", "saga": "own", "state": "COMPLETED", "phase": "committed", "output": {"paid": True}}
+CLAIMS = {OUTCOME_MEMO: FORGED}
 STATE = SearchAttributeKey.for_keyword("SagaState")
 FORGED_STATE = TypedSearchAttributes([SearchAttributePair(STATE, "COMPENSATED")])
 UNREADABLE = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b"{"))
@@ -37,6 +43,34 @@ async def claim(client: Client, shop: Shop, type: str, id: str, input: Any, **me
     return await client.temporal.start_workflow(
         type, input, id=id, task_queue=queue, memo=memo, search_attributes=FORGED_STATE
     )
+
+
+def encrypted(shop: Shop) -> Project:
+    """The project with a codec."""
+    codec = CodecSettings(key=secrets.token_hex(32))
+    return Project(shop.project.settings.model_copy(update={"codec": codec}), shop.project.actions)
+
+
+async def test_a_refused_start_takes_no_id_of_an_encrypted_project(shop: Shop) -> None:
+    """Whoever starts it has no key, and claims an end for an id that a saga has, or will have."""
+    project, used, unused = encrypted(shop), f"used-{uuid.uuid4()}", f"unused-{uuid.uuid4()}"
+    async with running_worker(project) as client:
+        await client.start("pair", {}, id=used)
+        assert (await finished(client, used))["state"] == "COMPLETED"
+        stranger = Temporal(client.temporal.service_client, namespace=client.temporal.namespace)
+        for id in (used, unused):
+            queue = project.settings.temporal.task_queue
+            handle = await stranger.start_workflow("own", {"text": "too long"}, id=id, task_queue=queue, memo=CLAIMS)
+            with pytest.raises(WorkflowFailureError):
+                await handle.result()
+            assert not (await handle.describe()).raw_description.workflow_execution_info.memo.fields.keys() & CLAIMS
+        view = await client.show(used)
+        assert (view["state"], view.get("incomplete")) == ("COMPLETED", None)
+        await client.undo(used, reason="as its owner wants", who="owner")
+        await finished(client, f"{used}{UNDO_SUFFIX}")
+        assert (await client.show(used))["state"] == "COMPENSATED"
+        await client.start("own", {"text": "x"}, id=unused)
+        assert (await finished(client, unused))["state"] == "COMPLETED"
 
 
 @pytest.mark.parametrize("type", ["own", BATCH_WORKFLOW])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
-from temporalio.converter import PayloadCodec
+from temporalio.converter import BinaryNullPayloadConverter, PayloadCodec
 
 from saga_activities.value_cipher import NotOfThisKey, UnknownKey, ValueCipher
 from sagas.settings import Settings
@@ -21,6 +21,7 @@ ENCRYPTED = b"binary/encrypted"
 """The encoding of an encrypted payload."""
 
 _KEY_ID = "encryption-key-id"
+_NULL = BinaryNullPayloadConverter().encoding.encode()
 
 
 class EncryptingCodec(PayloadCodec):
@@ -29,6 +30,9 @@ class EncryptingCodec(PayloadCodec):
     Payloads in clear are left as they are: clients without the codec send them, and runs from the time before it have
     them. So are those that no key of the project has made; what reads them refuses their encoding. An error would end
     in the workflow task, which would fail again and again because of a signal that anybody may have sent.
+
+    A null is never encrypted: Temporal deletes a memo field by it, such as a claim about the end of a saga that came
+    with a start.
     """
 
     def __init__(self, cipher: ValueCipher) -> None:
@@ -52,7 +56,9 @@ class EncryptingCodec(PayloadCodec):
         return [self.decrypt(payload) for payload in payloads]
 
     def encrypt(self, payload: Payload) -> Payload:
-        """One payload, encrypted."""
+        """One payload, encrypted; a null as it is."""
+        if payload.metadata.get("encoding") == _NULL:
+            return payload
         metadata = {"encoding": ENCRYPTED, _KEY_ID: self._cipher.key_id.encode()}
         return Payload(metadata=metadata, data=self._cipher.encrypt(payload.SerializeToString()))
 
