@@ -31,10 +31,6 @@ class DatabaseCopies(Protocol):
         """The URL of a new copy of ``base``, to which nobody may be connected; deleted at the end."""
         ...
 
-    def for_reading(self, url: URL) -> URL:
-        """The URL with which a copy is read by the role that sees most of it."""
-        ...
-
     def keep_inside(self, engine: AsyncEngine) -> None:
         """Let an engine that leads to a copy refuse statements that would work in another database."""
         ...

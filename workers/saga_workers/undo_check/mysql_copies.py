@@ -99,9 +99,6 @@ class MysqlCopies:
         finally:
             await self._drop(name)
 
-    def for_reading(self, url: URL) -> URL:
-        return url
-
     def keep_inside(self, engine: AsyncEngine) -> None:
         """Let an engine that leads to a copy refuse every statement that names another database."""
 

@@ -2,6 +2,9 @@
 
 The first copy is made with the database as the template, or by pg_dump and pg_restore while others are connected to it;
 the copies of the runs have the first one as their template. The database is only read.
+
+On the embedded server its superuser creates and drops the copies, and does nothing else: what the database's owner has
+made in it, such as the check of a table or a function that hides one of pg_catalog, would run as the superuser.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.process_identity import is_of_this_machine, owner_is_dead, process_identity
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, SqlConnection
+from sagas.text.shortening import join_names
 from sagas.text.sql_names import sql_name
 
 PREFIX = "saga_verify_undo_"
@@ -36,8 +40,11 @@ PREFIX = "saga_verify_undo_"
 _MARK = "saga verify-undo by "
 """The beginning of the comment on a copy, before the process that has made it."""
 
+_EXISTS = sa.text("SELECT count(*) FROM pg_database WHERE datname = :name")
+
 _ORIGINAL = sa.text("""
-    SELECT (r.rolsuper OR r.rolcreatedb), (r.rolsuper OR pg_has_role(d.datdba, 'USAGE')), r.rolsuper,
+    SELECT (r.rolsuper OR r.rolcreatedb), (r.rolsuper OR pg_has_role(d.datdba, 'USAGE')),
+      (SELECT o.rolsuper FROM pg_roles o WHERE o.rolname = coalesce(:role, current_user)),
       pg_encoding_to_char(d.encoding), d.datcollate, d.datctype,
       EXISTS (SELECT FROM pg_stat_activity a WHERE a.datname = d.datname AND a.pid <> pg_backend_pid())
         OR EXISTS (SELECT FROM pg_prepared_xacts x WHERE x.database = d.datname) AS busy
@@ -49,6 +56,20 @@ _SETTINGS = sa.text("""
     WHERE d.datname = :name AND s.setrole IN (0::oid, (SELECT oid FROM pg_roles WHERE rolname = :role))
     ORDER BY s.setrole
 """)
+
+_STRANGERS = sa.text("""
+    SELECT DISTINCT r.rolname::text FROM pg_catalog.pg_database d
+    JOIN pg_catalog.pg_shdepend s ON s.dbid = d.oid AND s.deptype = 'o'
+    JOIN pg_catalog.pg_roles r ON r.oid = s.refobjid AND s.refclassid = 'pg_catalog.pg_authid'::regclass::oid
+    WHERE d.datname = pg_catalog.current_database() AND NOT r.rolsuper AND r.rolname <> current_user
+      AND NOT EXISTS (SELECT FROM pg_catalog.pg_roles t
+        WHERE (t.oid = d.datdba OR t.rolname::text = ANY (CAST(:trusted AS text[])))
+          AND pg_catalog.pg_has_role(r.oid, t.oid, 'MEMBER'::text))
+    ORDER BY 1
+""")
+"""The owners of objects of the database who could not run code over the connection otherwise, as
+:mod:`saga_activities.foreign_rights` judges them.
+"""
 
 _BUSY_CHECKS = 5
 _BUSY_INTERVAL = 0.05
@@ -120,9 +141,6 @@ class PostgresqlCopies:
         finally:
             await self._drop(name)
 
-    def for_reading(self, url: URL) -> URL:
-        return self._administrator.url.set(database=url.database)
-
     def keep_inside(self, engine: AsyncEngine) -> None:
         """Nothing to do: a statement works in the database of its connection."""
 
@@ -130,12 +148,13 @@ class PostgresqlCopies:
         base = str(self.base.database)
         async with self._administrator.connect() as session:
             abandoned = await self._abandoned_copies(session)
-            row = await self._read_original(session)
-            if row is None:
+            if not (await session.execute(_EXISTS, {"name": self._original})).scalar():
                 raise SagaError(
                     f"the server of the connection {self._connection.name} has no database {self._original}",
                     help=_DIRECT_URL,
                 )
+            await self._require_trusted_owners()
+            row = await self._read_original(session)
             may_create, owns, is_superuser, encoding, collation, characters, busy = row
             role = self._url.username or (await session.exec_driver_sql("SELECT current_user")).scalar_one()
             written = await session.execute(_SETTINGS, {"name": self._original, "role": role})
@@ -150,17 +169,27 @@ class PostgresqlCopies:
             locale = f"LC_COLLATE {_literal(collation)} LC_CTYPE {_literal(characters)}"
             await self._create(base, f"TEMPLATE template0 ENCODING {_literal(encoding)} {locale}")
             await self._restore_dump(base, is_superuser=is_superuser)
-        engine = self._engine(base)
-        try:
-            async with engine.connect() as session:
-                way_out = (await session.exec_driver_sql(_WAYS_OUT)).scalar()
-        finally:
-            await engine.dispose()
+        async with _session(self._url.set(database=base)) as session:
+            way_out = (await session.exec_driver_sql(_WAYS_OUT)).scalar()
         if way_out is not None:
             raise SagaError(
                 f"the connection {self._connection.name} has the {way_out}, through which a copy would write to "
                 "another database",
                 help="verify the saga on a database without foreign tables and servers, dblink and plproxy",
+            )
+
+    async def _require_trusted_owners(self) -> None:
+        """Raise SagaError if a role that is not trusted owns anything: its checks and casts would run in a copy."""
+        trusted = [*self._connection.trusted_roles, *self._other_roles]
+        async with _session(self._url) as session:
+            strangers = list((await session.execute(_STRANGERS, {"trusted": trusted})).scalars())
+            role = (await session.exec_driver_sql("SELECT current_user")).scalar_one()
+        if strangers:
+            owners = join_names(strangers, 5)
+            raise SagaError(
+                f"the database of the connection {self._connection.name} has objects of {owners}, and what these call "
+                f"would run with the rights of {role} in a copy",
+                help=f"if it may, name the owner in trusted_roles of [connections.{self._connection.name}]",
             )
 
     async def _create(self, name: str, source: str) -> None:
@@ -181,13 +210,8 @@ class PostgresqlCopies:
 
     async def _require_copy(self, name: str) -> None:
         """Raise SagaError if the URL of a copy leads to another database, as it can with a connection pooler."""
-        url = self._url.set(database=name)
-        engine = create_async_engine(url, poolclass=NullPool, connect_args=session_arguments(url))
-        try:
-            async with engine.connect() as session:
-                reached = (await session.exec_driver_sql("SELECT pg_catalog.current_database()")).scalar_one()
-        finally:
-            await engine.dispose()
+        async with _session(self._url.set(database=name)) as session:
+            reached = (await session.exec_driver_sql("SELECT pg_catalog.current_database()")).scalar_one()
         if reached != name:
             raise SagaError(
                 f"the URL of the connection {self._connection.name} leads to the database {reached} also with the name "
@@ -198,9 +222,10 @@ class PostgresqlCopies:
     async def _read_original(self, session: AsyncConnection) -> Any:
         """The row about the original; the server needs a moment until it has ended the command's own sessions there."""
         row: Any = None
+        asked = {"name": self._original, "role": self._url.username}
         for _ in range(_BUSY_CHECKS):
-            row = (await session.execute(_ORIGINAL, {"name": self._original})).one_or_none()
-            if row is None or not row.busy:
+            row = (await session.execute(_ORIGINAL, asked)).one()
+            if not row.busy:
                 break
             await asyncio.sleep(_BUSY_INTERVAL)
         return row
@@ -222,26 +247,22 @@ class PostgresqlCopies:
     async def _drop(self, name: str) -> None:
         """Drop a copy, with the transactions that are prepared in it."""
         async with self._administrator.connect() as session:
-            exists = sa.text("SELECT count(*) FROM pg_database WHERE datname = :name")
-            if not (await session.execute(exists, {"name": name})).scalar():
+            if not (await session.execute(_EXISTS, {"name": name})).scalar():
                 return
             prepared = sa.text("SELECT gid FROM pg_prepared_xacts WHERE database = :name")
             gids = list((await session.execute(prepared, {"name": name})).scalars())
         if gids:
-            engine = self._engine(name)
-            async with engine.connect() as session:
+            async with _session(self._administrator.url.set(database=name)) as session:
                 for gid in gids:
                     await session.exec_driver_sql(_plain(f"ROLLBACK PREPARED {_literal(gid)}"))
-            await engine.dispose()
         async with self._administrator.connect() as session:
             await session.exec_driver_sql(f"DROP DATABASE IF EXISTS {sql_name(name)} WITH (FORCE)")
 
     async def _restore_dump(self, base: str, *, is_superuser: bool) -> None:
         dump, restore = self._program("pg_dump"), self._program("pg_restore")
         as_owner = [] if is_superuser else ["--no-owner", "--no-privileges"]
-        original = self._administrator.url.set(database=self._original)
-        written, environment = _libpq(original)
-        target, _ = _libpq(original.set(database=base))
+        written, environment = _libpq(self._url)
+        target, _ = _libpq(self._url.set(database=base))
         reading, writing = os.pipe()
         try:
             dumping = await asyncio.create_subprocess_exec(
@@ -278,11 +299,21 @@ class PostgresqlCopies:
             help="use a role with CREATEDB that owns the database, or the one of saga dev up",
         )
 
-    def _engine(self, database: str) -> AsyncEngine:
-        url = self._administrator.url.set(database=database)
-        return create_async_engine(
-            url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=session_arguments(url)
-        )
+
+@asynccontextmanager
+async def _session(url: URL) -> AsyncIterator[AsyncConnection]:
+    """A session that commits each statement and searches pg_catalog alone, whatever is set for the database.
+
+    An option of the start holds from the first statement, such as those with which SQLAlchemy begins.
+    """
+    arguments = dict(session_arguments(url))
+    arguments["options"] = f"{arguments.get('options', '')} -c search_path=pg_catalog".lstrip()
+    engine = create_async_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=arguments)
+    try:
+        async with engine.connect() as session:
+            yield session
+    finally:
+        await engine.dispose()
 
 
 def _require_database_in_path(connection: SqlConnection, url: URL) -> None:

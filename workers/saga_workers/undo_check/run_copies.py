@@ -61,7 +61,7 @@ async def prepare(connections: Sequence[SqlConnection], copies: DatabaseCopies, 
     try:
         async with _connected(copies.base) as session:
             database.path = await read_search_path(session)
-        async with _reading(copies, copies.base) as session:
+        async with _reading(copies.base) as session:
             database.tables, hidden_tables = await read_tables(session, database.path)
             database.fingerprints = await fingerprints(session, database.tables)
             database.sequences, hidden_sequences = await read_sequences(session, database.path)
@@ -130,8 +130,8 @@ class RunCopies:
             copies, name = database.copies, database.name
             try:
                 async with (
-                    _reading(copies, copies.base) as before,
-                    _reading(copies, self._urls[name]) as after,
+                    _reading(copies.base) as before,
+                    _reading(self._urls[name]) as after,
                 ):
                     now = await fingerprints(after, database.tables)
                     for table in database.tables:
@@ -164,9 +164,9 @@ async def _connected(url: URL) -> AsyncIterator[AsyncConnection]:
 
 
 @asynccontextmanager
-async def _reading(copies: DatabaseCopies, url: URL) -> AsyncIterator[AsyncConnection]:
+async def _reading(url: URL) -> AsyncIterator[AsyncConnection]:
     """A session that reads a copy, and for which functions and types are those of the server itself."""
-    async with _connected(copies.for_reading(url)) as connection:
+    async with _connected(url) as connection:
         if connection.dialect.name == "postgresql":
             await connection.exec_driver_sql("SET search_path TO pg_catalog")
         elif connection.dialect.name == "mysql" and not getattr(connection.dialect, "is_mariadb", False):

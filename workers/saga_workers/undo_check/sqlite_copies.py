@@ -47,8 +47,5 @@ class SqliteCopies:
             for each in self._folder.glob(f"{file.name}*"):
                 each.unlink(missing_ok=True)
 
-    def for_reading(self, url: URL) -> URL:
-        return url
-
     def keep_inside(self, engine: AsyncEngine) -> None:
         """Nothing to do: a statement works in the file of its connection."""
