@@ -1,4 +1,4 @@
-"""What somebody has made in a database runs in a copy with the rights of the connection, never of another role."""
+"""Objects of a database run in a copy with the rights of the connection, never with those of another role."""
 
 from __future__ import annotations
 
