@@ -62,6 +62,7 @@ class BulkActivities:
         detach: DetachSagas,
         admission: AttemptAdmission,
         observers: Sequence[ChunkObserver] = (),
+        ledger_id: Callable[[], str] = str,
     ) -> None:
         self._bodies = bodies
         self._databases = databases
@@ -69,6 +70,7 @@ class BulkActivities:
         self._start_detached = detach
         self._admission = admission
         self._observers = tuple(observers)
+        self._ledger_id = ledger_id
 
     async def perform(self, activity_type: str, request: Mapping[str, Any], attempt: AttemptContext) -> dict[str, Any]:
         """Perform one of the activities. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed,
@@ -91,7 +93,7 @@ class BulkActivities:
         return self._databases.engine(self._ledger)
 
     async def _perform_chunk(self, request: Mapping[str, Any], attempt: AttemptContext) -> dict[str, Any]:
-        calls = decode_chunk(request)
+        calls = decode_chunk(request, self._ledger_id())
         guard_spec = calls[0].guard
         assert guard_spec is not None
         outcomes: Sequence[Outcome | None]

@@ -45,6 +45,7 @@ from saga_activities.temporal.bounded_errors import bounded_error
 from saga_activities.temporal.definition_loader import DefinitionLoader
 from sagas.bulk.names import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.errors import InfrastructureError, RefusedError, SagaError, UsageError
+from sagas.protocol.origin import with_ledger
 from sagas.protocol.outcomes import Failure, Outcome, mask_failure
 from sagas.protocol.payloads import (
     BULK_PREFIX,
@@ -113,6 +114,7 @@ class SagaActivities:
         is_parked: IsParked | None = None,
         clock: ServerClock | None = None,
         schedules: ScheduleActivity | None = None,
+        ledger_id: Callable[[], str] = str,
     ) -> None:
         self._dispatcher = dispatcher
         self._admission = admission
@@ -123,6 +125,7 @@ class SagaActivities:
         self._loader = loader
         self._verify_start = verify_start
         self._schedules = schedules
+        self._ledger_id = ledger_id
         self._look_before_reset = look_before_reset
         self._look_up_earlier_child = look_up_earlier_child
         self._observers = tuple(observers)
@@ -159,7 +162,8 @@ class SagaActivities:
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
             return await _perform_lock_activity(self._locks, info.activity_type, argument, self._clock)
         try:
-            invocation = decode_call(info.activity_type, argument)
+            sent = decode_call(info.activity_type, argument)
+            invocation = replace(sent, origin=with_ledger(sent.origin, self._ledger_id()))
         except (KeyError, TypeError, AttributeError):
             raise SagaApplicationError(
                 f"activity {info.activity_type} is not an operation of a saga", type="NotFoundError"

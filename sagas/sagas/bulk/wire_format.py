@@ -14,7 +14,7 @@ from typing import Any
 from sagas.bulk.bulk_machine import ChunkCall
 from sagas.protocol.compression import compress, decompress
 from sagas.protocol.messages import Call
-from sagas.protocol.origin import Origin, encode_origin
+from sagas.protocol.origin import Origin, encode_origin, with_ledger
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
     Invocation,
@@ -98,8 +98,11 @@ def _encode_item(item: ChunkCall, first: Call, shared: Mapping[str, Any]) -> lis
     return [*head, differences] if differences else head
 
 
-def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
-    """The calls of a chunk. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed."""
+def decode_chunk(request: Mapping[str, Any], ledger: str = "") -> list[Invocation]:
+    """The calls of a chunk. ``ledger``: see :class:`sagas.protocol.origin.Origin`.
+
+    Raises KeyError, TypeError, ValueError or AttributeError if it is malformed.
+    """
     common, op = request["guard"], request["op"]
     shared = decode_guard(common)
     invocations = []
@@ -122,7 +125,7 @@ def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
                 reads=request.get("reads", False),
                 own_retry=request.get("own_retry", False),
                 sensitive_texts=tuple(differences.get("sensitive_texts", ())),
-                origin=_encoded_origin(request, differences),
+                origin=with_ledger(_encoded_origin(request, differences), ledger),
                 saga=request["saga"],
             )
         )

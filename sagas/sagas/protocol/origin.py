@@ -33,7 +33,8 @@ class Origin:
 
     ``has_input``: False if the input was too large, or has `x-sensitive` values, which no other database may keep.
     ``parent``: the id of the saga it is nested in. ``root_start``: the :func:`start_of` the root saga, if it is nested.
-    ``unreadable``: why its input and variables cannot be read here.
+    ``unreadable``: why its input and variables cannot be read here. ``ledger``: the id of the ledger of the worker that
+    has recorded the effect; empty without one.
 
     A reference has no ``digest``. Its ``input_digest``, and that of an origin whose values are forgotten, may be the
     beginning of the digest, or empty: see :func:`may_equal`.
@@ -50,6 +51,7 @@ class Origin:
     parent: str | None = None
     unreadable: str | None = None
     root_start: str = ""
+    ledger: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -91,6 +93,8 @@ def encode_origin(origin: Origin) -> str:
         data["parent"] = origin.parent
     if origin.root_start:
         data["root_start"] = origin.root_start
+    if origin.ledger:
+        data["ledger"] = origin.ledger
     whole = encode_json({**data, "input": origin.input}) if origin.has_input else b""
     return (whole if 0 < len(whole) <= MAX_ORIGIN else encode_json(data)).decode()
 
@@ -110,12 +114,20 @@ def decode_origin(text: str) -> Origin:
             data.get("vars", {}),
             data.get("parent"),
             root_start=data.get("root_start", ""),
+            ledger=data.get("ledger", ""),
         )
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError("no origin of a saga") from error
 
 
-_KEPT_NAMES = ("saga", "digest", "started_at", "generation", "parent")
+def with_ledger(text: str | None, ledger: str) -> str | None:
+    """A stored origin as a worker with this ledger records it."""
+    if text is None or not ledger:
+        return text
+    return f'{text.removesuffix("}")},"ledger":{encode_json(ledger).decode()}}}'  # an origin may be large
+
+
+_KEPT_NAMES = ("saga", "digest", "started_at", "generation", "parent", "ledger")
 """The fields that an origin keeps when the values of its saga are forgotten: they say which saga the row is of."""
 
 

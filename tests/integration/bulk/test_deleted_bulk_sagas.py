@@ -104,6 +104,7 @@ async def test_the_origin_is_stored_once_and_is_that_of_a_saga_on_its_own(bank: 
         assert origin is not None
         assert all(effect.origin == origin for effect in effects)
         assert origin.input == {**input, "text": "ok"}
+        assert origin.ledger == await bank.client.locator.ledger.identity() != ""
         origins.append((origin.saga, origin.digest, origin.generation, origin.variables, origin.parent))
     assert origins[0] == origins[1]
 

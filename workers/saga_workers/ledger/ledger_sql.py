@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from saga_activities.guard.unreadable_rows import ChangedRow, MissingRowKey
-from saga_activities.ledger import audit, batches, circuit_breakers, claims, forgetting, pauses, period, rows
+from saga_activities.ledger import audit, batches, circuit_breakers, claims, forgetting, identity, pauses, period, rows
 from saga_workers.runtime.database_access import driver_message
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "claims",
     "driver_message",
     "forgetting",
+    "identity",
     "pauses",
     "period",
     "rows",

@@ -53,6 +53,7 @@ class RunLedger:
     def __init__(self, connection: str, open: Callable[[], AsyncEngine]) -> None:
         self._connection = connection
         self._open = open
+        self._id: str | None = None
 
     @cached_property
     def _sql(self):
@@ -68,6 +69,13 @@ class RunLedger:
     def engine(self) -> AsyncEngine:
         """Raises UsageError if its URL is missing or cannot be used."""
         return self._open()
+
+    async def identity(self) -> str:
+        """The short id of this ledger, the same for all processes that use it; empty without one."""
+        if self._id is None:
+            with self._readable():
+                self._id = await self._sql.identity.read_ledger_id(self.engine)
+        return self._id
 
     async def find(self, saga_id: str) -> RunRow | None:
         """The newest row of this id; None if there is none."""
@@ -334,6 +342,9 @@ class NoLedger(RunLedger):
             "bulk execution needs a ledger, which keeps the states of its sagas",
             help="set [ledger] connection in saga.toml, and run saga setup",
         )
+
+    async def identity(self) -> str:
+        return ""
 
     async def pauses(self) -> builtins.list[StandingPause]:
         return []

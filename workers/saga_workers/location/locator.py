@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from temporalio.client import Client as Temporal
 
@@ -17,6 +19,7 @@ from saga_activities.guard.entry_key import fits_guard_key
 from saga_activities.ledger.records import Claim, RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable, NoLedger, RunLedger, using_ledger
 from saga_workers.location.foreign_runs import may_have_effects
+from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.parent_command import parent_command
 from saga_workers.location.verified_outcomes import outcome_of
@@ -30,12 +33,15 @@ from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describ
 from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
-from sagas.protocol.origin import Origin, may_equal
+from sagas.protocol.origin import may_equal
 from sagas.protocol.payloads import UNDO_SUFFIX, input_digest
 from sagas.protocol.saga_view import STARTED_AGAIN, SagaView
 from sagas.settings import Settings
 from sagas.settings.signing_keys import SigningKeys
 from sagas.text.shell import saga_command
+
+if TYPE_CHECKING:
+    from saga_workers.location.traces import RecordedEffect
 
 
 class Locator:
@@ -65,10 +71,11 @@ class Locator:
             self._keys = verifying_keys(self.settings)
         return self._keys
 
-    @property
-    def if_not_ended(self) -> str:
-        """The condition for a new start of a saga of which Temporal has no run, for messages."""
-        return "" if self.ledger.configured else ", if it had not ended"
+    async def if_not_ended(self, effects: Sequence[RecordedEffect]) -> str:
+        """The condition for a new start of a saga of which Temporal has no run, for messages. ``effects``: its own, or
+        those of the sagas nested in it. Raises LedgerUnavailable.
+        """
+        return "" if await knows_end(self.ledger, effects) else ", if it had not ended"
 
     def within_temporal(self) -> Locator:
         """Finds the same sagas without the ledger: as far as Temporal alone knows them."""
@@ -122,17 +129,22 @@ class Locator:
 
     async def unknown_saga(self, saga_id: str) -> UsageError:
         """The error for an id that nobody knows, or of which only databases of the project have traces."""
-        open_there, origin = await self._open_effects(saga_id)
-        nested = "" if open_there else await self.open_nested_effects(saga_id)
-        if nested:
-            then = f"starts it again{self.if_not_ended}; then cancel it, or let it go on"
+        from saga_workers.location.traces import open_effects, open_effects_of_all, open_origin
+
+        effects = await self._recorded_effects(saga_id)
+        open_there, origin = open_effects(effects), open_origin(effects)
+        of_nested = {} if open_there else await self.effects_of_nested(saga_id)
+        if nested := open_effects_of_all(of_nested, saga_id):
+            condition = await self.if_not_ended(list(chain.from_iterable(of_nested.values())))
+            then = f"starts it again{condition}; then cancel it, or let it go on"
             return UsageError(
                 f"Temporal has no run of {saga_id} any more, and the effects of its nested sagas are open: {nested}",
                 help=f"{saga_command('resume', saga_id, definition='FILE', input='@FILE')}    {then}",
             )
         if open_there:
             again = saga_command("resume", saga_id)
-            then = f"starts it again where its effects are{self.if_not_ended}; then cancel it, or let it go on"
+            condition = await self.if_not_ended(effects)
+            then = f"starts it again where its effects are{condition}; then cancel it, or let it go on"
             if origin is not None and (parent := origin.parent) is not None:
                 again = await parent_command(self, saga_id, await self.locate(parent), origin)
                 then = f"it is nested in {parent}, which starts it again; then cancel {parent}, or let it go on"
@@ -145,32 +157,27 @@ class Locator:
             help="saga list    lists the ids",
         )
 
-    async def _open_effects(self, saga_id: str) -> tuple[str, Origin | None]:
-        """The open effects of a saga in words, and its origin; empty if there are none, or no database of the
-        project can tell.
-        """
+    async def _recorded_effects(self, saga_id: str) -> list[RecordedEffect]:
+        """The effects of a saga; empty if there are none, or no database of the project can tell."""
         if self.settings is None or not fits_guard_key(saga_id):
-            return "", None
-        from saga_workers.location.traces import open_effects, open_origin, recorded_effects
+            return []
+        from saga_workers.location.traces import recorded_effects
 
         try:
-            effects = await recorded_effects(self.settings, saga_id)
+            return await recorded_effects(self.settings, saga_id)
         except SagaError:
-            return "", None  # the id stays unknown, and `saga doctor` reports the database
-        origin = open_origin(effects)
-        return open_effects(effects), origin
+            return []  # the id stays unknown, and `saga doctor` reports the database
 
-    async def open_nested_effects(self, saga_id: str) -> str:
-        """The open effects of the sagas that are nested in this one, in words; empty if no database has any."""
+    async def effects_of_nested(self, saga_id: str) -> dict[str, list[RecordedEffect]]:
+        """The effects of the sagas that are nested in this one, by their ids; empty if no database has any."""
         if self.settings is None or not fits_guard_key(saga_id):
-            return ""
-        from saga_workers.location.traces import effects_of_sagas, nested_sagas, open_effects_of_all
+            return {}
+        from saga_workers.location.traces import effects_of_sagas, nested_sagas
 
         try:
-            effects = await effects_of_sagas(self.settings, await nested_sagas(self.settings, saga_id))
+            return await effects_of_sagas(self.settings, await nested_sagas(self.settings, saga_id))
         except SagaError:
-            return ""  # the id stays unknown, and `saga doctor` reports the database
-        return open_effects_of_all(effects, saga_id)
+            return {}  # the id stays unknown, and `saga doctor` reports the database
 
     async def undo_of(self, run: RunInfo) -> RunDescription | None:
         """The newest run that undoes this one; None if there is none."""

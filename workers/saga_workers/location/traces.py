@@ -123,10 +123,11 @@ def _resolved(effects: Sequence[RecordedEffect]) -> list[RecordedEffect]:
     whole = {
         effect.origin.start: effect.origin for effect in effects if effect.origin is not None and effect.origin.is_whole
     }
-    return [
-        effect if effect.origin is None else replace(effect, origin=whole.get(effect.origin.start, effect.origin))
-        for effect in effects
-    ]
+
+    def resolved(origin: Origin) -> Origin:
+        return replace(whole.get(origin.start, origin), ledger=origin.ledger)
+
+    return [each if each.origin is None else replace(each, origin=resolved(each.origin)) for each in effects]
 
 
 async def _read_rows(

@@ -19,6 +19,7 @@ from temporalio.api.enums.v1 import ContinueAsNewInitiator
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 
+from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
@@ -90,7 +91,7 @@ async def has_ended_before(locator: Locator, saga_id: str, origin: Origin) -> bo
 
 async def may_have_ended(locator: Locator, location: Location, effects: Sequence[RecordedEffect]) -> bool:
     """True if nobody knows whether the saga with these effects has ended: Temporal has no run of it, and no ledger
-    would have its end. Raises RPCError.
+    would have its end. Raises LedgerUnavailable, RPCError.
     """
     from saga_workers.location.traces import open_origin, without_others
 
@@ -99,7 +100,7 @@ async def may_have_ended(locator: Locator, location: Location, effects: Sequence
     origin = open_origin(effects)
     own = effects if origin is None else without_others(effects, origin.saga, origin.input_digest, origin.root_start)
     newest = max((effect.created_at for effect in own), default=0.0)
-    return not locator.ledger.configured or await _is_forgotten(locator.temporal, newest)
+    return not await knows_end(locator.ledger, own) or await _is_forgotten(locator.temporal, newest)
 
 
 async def has_no_run(locator: Locator, location: Location, effects: Sequence[RecordedEffect]) -> bool:

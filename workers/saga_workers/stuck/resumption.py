@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from saga_workers.client import Client
 from saga_workers.location.commit_point import CommitTraces, find_commit_point
+from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import Location
 from saga_workers.location.locator import start_with_input
 from saga_workers.location.parent_command import is_undone, parent_command
@@ -18,6 +20,7 @@ from saga_workers.location.traces import (
     RecordedEffect,
     highest_generations,
     open_effects,
+    open_effects_of_all,
     open_origin,
     read_holdings,
     recorded_effects,
@@ -165,8 +168,9 @@ async def _origin_as_given(
     """
     again = saga_command("resume", saga_id, **{**given, "definition": "FILE", "input": "@FILE"})
     if definition is None or input is ABSENT:
-        nested = await client.locator.open_nested_effects(saga_id)
-        then = f"starts it again{client.locator.if_not_ended}; then cancel it, or let it go on"
+        nested = open_effects_of_all(await client.locator.effects_of_nested(saga_id), saga_id)
+        condition = await client.locator.if_not_ended(await _of_nested(client, saga_id))
+        then = f"starts it again{condition}; then cancel it, or let it go on"
         raise RefusedError(
             f"no database has what {saga_id} was started with, and the effects of its nested sagas are open: {nested}",
             help=f"{again}    {then}",
@@ -177,6 +181,10 @@ async def _origin_as_given(
     if began is None:
         raise UsageError(f"{saga_id} was not started as {definition.saga} with this input", help=again)
     return Origin(definition.saga, definition.digest, digest, began, has_input=True, variables=variables)
+
+
+async def _of_nested(client: Client, saga_id: str) -> list[RecordedEffect]:
+    return list(chain.from_iterable((await client.locator.effects_of_nested(saga_id)).values()))
 
 
 async def _refuse_held(client: Client, location: Location) -> None:
@@ -270,7 +278,8 @@ async def _refuse_unknown_end(
 
     It had not ended if a step that each completed saga has made is not there, or if it holds anything.
     """
-    if client.locator.ledger.configured or not await has_no_run(client.locator, location, effects):
+    left = effects or await _of_nested(client, location.saga_id)
+    if await knows_end(client.locator.ledger, left) or not await has_no_run(client.locator, location, effects):
         return
     made = {effect.entry.partition("#")[0] for effect in effects if effect.open}
     if not made.issuperset(traces.evidence.needed) or await read_holdings(client.project.settings, location.saga_id):

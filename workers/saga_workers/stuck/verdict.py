@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.parent_command import is_undone
@@ -213,7 +214,7 @@ async def lost_saga(
         missing = await find_missing_parent(locator, location.saga_id, origin)
         if missing is not None:
             named = f"open effects of {location.saga_id}: {open_effects(lost)}"
-            return _parent_of_effects(missing, named, may_have_ended=not locator.ledger.configured)
+            return _parent_of_effects(missing, named, may_have_ended=not await knows_end(locator.ledger, lost))
     saga = location.saga if origin is None else origin.saga
     parent = None if origin is None else origin.parent
     holds = (f"open effects: {open_effects(lost)}", *held)

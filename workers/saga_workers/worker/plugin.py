@@ -37,6 +37,7 @@ from saga_activities.standing_pauses import StandingPauses
 from saga_activities.temporal.definition_loader import DefinitionLoader
 from saga_activities.temporal.saga_activities import SagaActivities
 from saga_workers.bulk.detached_starts import SagaDetacher
+from saga_workers.ledger.ledger_mark import LedgerMark
 from saga_workers.ledger.recording import LedgerInterceptor
 from saga_workers.ledger.run_ledger import NoLedger, RunLedger, open_ledger
 from saga_workers.ledger.writer import LedgerWriter
@@ -115,6 +116,7 @@ class SagaPlugin(SimplePlugin):
         has_ledger = self._project.settings.ledger.connection is not None
         self._ledger_writer = LedgerWriter(self.metrics.ledger) if has_ledger else None
         self._ledger: RunLedger = NoLedger()
+        self._ledger_mark = LedgerMark()
         self.pauses: StandingPauses | None = None
         self.breakers: CircuitBreakers | None = None
         self._grace = timedelta()
@@ -183,7 +185,8 @@ class SagaPlugin(SimplePlugin):
         chunk_watchers = [self.metrics.observe_chunk, *([self._tracing.trace_chunk] if self._tracing else ())]
         ledger = self._project.settings.ledger.connection
         admission = AttemptAdmission(self.pauses, self.breakers)
-        bulk = BulkActivities(bodies, databases, ledger, detach, admission, chunk_watchers)
+        mark = self._ledger_mark
+        bulk = BulkActivities(bodies, databases, ledger, detach, admission, chunk_watchers, lambda: mark.id)
         locator = Locator(client, self._ledger, keys=verifying_keys(settings))
         activities = SagaActivities(
             dispatcher,
@@ -198,6 +201,7 @@ class SagaPlugin(SimplePlugin):
             parked,
             ServerClock(partial(measure_server_clock, client)),
             self._scheduled_starts(client, task_queue),
+            lambda: mark.id,
         )
         config["activities"] = [*config.get("activities", ()), activities.perform]
         # Heartbeats of guarded attempts must not be throttled for longer than they may be late.
@@ -226,6 +230,7 @@ class SagaPlugin(SimplePlugin):
         """Called by Temporal around the worker's life; closes the connections with it."""
         if self._ledger_writer is not None:
             self._ledger_writer.start(self._ledger.engine)
+            await self._ledger_mark.start(self._ledger)
         # The SDK has no public way to give workflow tasks and activities different converters.
         tasks = worker._workflow_worker  # pyright: ignore[reportPrivateUsage]
         if tasks is not None:
@@ -236,6 +241,7 @@ class SagaPlugin(SimplePlugin):
             await super().run_worker(worker, next)
         finally:
             if self._ledger_writer is not None:
+                await self._ledger_mark.stop()
                 await self._ledger_writer.stop(self._grace)
                 await self._ledger.close()
             if self._resources is not None:
