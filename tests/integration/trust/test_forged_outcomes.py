@@ -145,6 +145,9 @@ async def test_the_ledger_knows_better_than_a_forged_end(bank: Bank) -> None:
     assert (again.started, again.source) == (False, "ledger")
     view = await client.view(id)
     assert (view.state, view.is_unverified) == ("COMPLETED", False)
+    await client.undo(id, reason="its run has another task queue", who="ada")
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert bank.states() == {id: "COMPENSATED"}
 
 
 @pytest.mark.sampled(keep=1)

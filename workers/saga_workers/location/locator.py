@@ -33,6 +33,7 @@ from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describ
 from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
+from sagas.protocol.doubtful_outcomes import UNVERIFIED
 from sagas.protocol.origin import may_equal
 from sagas.protocol.payloads import UNDO_SUFFIX, input_digest
 from sagas.protocol.saga_view import STARTED_AGAIN, SagaView
@@ -100,7 +101,9 @@ class Locator:
         outcome = None if run is None else await outcome_of(self, run.run)
         state = None if outcome is None else outcome.state
         if run is None or outcome is None or run.never_accepted or not outcome.is_believed or state in STARTED_AGAIN:
-            closed_at = None if run is None or run.never_accepted else run.run.close_time
+            # When somebody else has closed a run of his own under the id says nothing about the saga in the ledger.
+            is_own = run is not None and not run.never_accepted and outcome is not None and outcome.doubt != UNVERIFIED
+            closed_at = run.run.close_time if run is not None and is_own else None
             later = await self._beyond_temporal(saga_id, closed_at)
             if later.home is not None:
                 return later

@@ -19,7 +19,9 @@ from saga_workers.interventions import start_undo
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import open_effects, recorded_effects
+from saga_workers.stuck.served_runs import is_on_own_queue
 from saga_workers.stuck.verdict import RUN_DELETED
+from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.machine_query import query_machine, verifying_keys
 from saga_workers.temporal.saga_runs import closed_before_begun
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
@@ -54,6 +56,12 @@ async def continue_saga(locator: Locator, saga_id: str, who: str, reason: str = 
     if described.never_accepted:
         raise closed_before_begun(saga_id)
     run = described.run
+    if not is_on_own_queue(locator, run):
+        raise RefusedError(
+            f"{holder_in_words(run)} has the id {saga_id}, and its undo would be on that queue, which is not this "
+            "project's",
+            help="if it is a saga of another project, continue it there",
+        )
     closed = (await close_reason(locator.temporal, run)).message or "" if run.ended_from_outside else ""
     return await _start_undo(within_temporal, run, run.id, run.workflow_type, who, reason, closed)
 
