@@ -16,14 +16,13 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_activities.value_cipher import UnknownKey
 from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.decision_preview import consequences
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
-from saga_workers.privacy.saga_values import UNREADABLE
+from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.machine_query import query_machine, read_definition, verifying_keys
-from saga_workers.temporal.saga_input import first_input
+from saga_workers.temporal.saga_input import EncryptedInput, UnreadableInput, first_input
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (
     MAY_STILL_HAPPEN,
@@ -414,11 +413,11 @@ async def _require_key(locator: Locator, location: Location) -> None:
         return
     try:
         await first_input(locator.temporal, described)
-    except UnknownKey as error:
+    except EncryptedInput as error:
         raise RefusedError(
             f"{location.saga_id} cannot be operated here: {error.message}", help="run the command where the key is"
         ) from error
-    except (*UNREADABLE, RPCError):
+    except (UnreadableInput, RPCError):
         return
 
 
@@ -452,6 +451,8 @@ async def _execute_update(
             raise RefusedError(message if saga_id in message else f"{saga_id}: {message}") from None
         help = saga_command("show", saga_id)
         raise SagaError(f"{saga_id} refused the request `{name}`: {cause}", help=help) from error
+    except UNREADABLE_PAYLOAD as error:
+        raise SagaError(f"the answer of {saga_id} to the request `{name}` cannot be read: {error}") from error
     except TimeoutError:
         raise NoAnswer(
             f"no worker has answered the {name} of {saga_id} within {timeout:g} s; it is not recorded, but "

@@ -9,8 +9,9 @@ from temporalio.service import RPCError
 
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
+from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.machine_query import query_machine, read_machine, verifying_keys
-from saga_workers.temporal.saga_input import UNREADABLE_INPUT, first_input
+from saga_workers.temporal.saga_input import UnreadableInput, first_input
 from saga_workers.temporal.temporal_runs import RunDescription, count_pollers
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import unpack_state
@@ -35,18 +36,14 @@ async def read_input(locator: Locator, location: Location) -> Any:
         return None
     try:
         return await first_input(locator.temporal, location.run)
-    except (*UNREADABLE, RPCError):
+    except (UnreadableInput, RPCError):
         return None
-
-
-UNREADABLE = (*UNREADABLE_INPUT, KeyError, RuntimeError, ValueError)
-"""The SDK's errors for a payload that no converter reads: an encrypted one, in a process without the key."""
 
 
 async def _of_run(locator: Locator, described: RunDescription) -> dict[str, Any] | None:
     try:
         return await read_machine(locator.temporal, described.run, locator.settings)
-    except UNREADABLE:
+    except UNREADABLE_PAYLOAD:
         return None
 
 
@@ -56,6 +53,6 @@ async def _of_member(locator: Locator, bulk: RunDescription, saga_id: str) -> di
     run_id = (bulk.run.id, bulk.run.run_id)
     try:
         packed = await query_machine(locator.temporal, run_id, verifying_keys(locator.settings), member=saga_id)
-    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError, RefusedError, *UNREADABLE):
+    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError, RefusedError, *UNREADABLE_PAYLOAD):
         return None
     return None if packed is None else unpack_state(packed)

@@ -19,7 +19,7 @@ from temporalio.client import (
 )
 from temporalio.exceptions import ApplicationError
 
-from saga_workers.privacy.saga_values import UNREADABLE
+from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.errors import SagaError
 from sagas.protocol.payloads import SLOT_MEMO
@@ -74,8 +74,8 @@ async def _read(temporal: Temporal, schedule: str, made: ScheduleActionResult) -
     except WorkflowFailureError as error:
         why = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
         return SlotStart(slot, action.workflow_id, saga_id, f"refused: {why}", failed=True)
-    except UNREADABLE as error:
-        why = error.message if isinstance(error, SagaError) else "it is encrypted, and there is no [codec]"
+    except UNREADABLE_PAYLOAD as error:
+        why = error.message if isinstance(error, SagaError) else str(error)
         return SlotStart(slot, action.workflow_id, saga_id, f"its outcome cannot be read: {why}")
     return SlotStart(slot, action.workflow_id, saga_id, status.name.lower().replace("_", " "), failed=True)
 

@@ -31,6 +31,7 @@ from saga_workers.start.existing_sagas import AlreadyEnded
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartResult
+from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.views.saga_view import read_view
 from sagas.bulk.batchable import why_not_shared
@@ -168,6 +169,6 @@ class StartEndpoint:
                     await self._locator.temporal.get_workflow_handle(saga_id).result()
             except TimeoutError:
                 return False
-            except WorkflowFailureError:
+            except (WorkflowFailureError, *UNREADABLE_PAYLOAD):
                 pass
         return True

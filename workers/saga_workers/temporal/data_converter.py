@@ -21,13 +21,12 @@ from temporalio.converter import (
     value_to_type,
 )
 
-from saga_activities.value_cipher import UnknownKey
 from saga_workers.temporal.payload_codec import (
     ENCRYPTED,
     EncryptingCodec,
     WorkflowTaskCodec,
-    missing_key_id,
     payload_codec,
+    without_codec,
 )
 from sagas.errors import UsageError
 from sagas.settings import Settings
@@ -56,7 +55,7 @@ class _Encrypted(EncodingPayloadConverter):
         return None
 
     def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
-        raise UnknownKey(f"a value is encrypted with {missing_key_id(payload, None)!r:.80}, and there is no [codec]")
+        raise without_codec(payload)
 
 
 # Each run of a workflow has a payload converter of its own; these have no state.

@@ -11,6 +11,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError
 
+from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import from_snapshot
@@ -42,7 +43,11 @@ async def query_machine(
     saga_id, nonce = member or workflow_id, secrets.token_hex(16)
     args = [nonce] if member is None else [member, nonce]
     handle = temporal.get_workflow_handle(workflow_id, run_id=run)
-    answer: Any = await handle.query(MACHINE_QUERY, args=args, rpc_timeout=timeout)
+    answer: Any
+    try:
+        answer = await handle.query(MACHINE_QUERY, args=args, rpc_timeout=timeout)
+    except UNREADABLE_PAYLOAD as error:
+        raise RefusedError(f"the answer of {saga_id} cannot be read: {error}") from error
     if answer is None:
         return None
     if isinstance(answer, Mapping) and isinstance(packed := answer.get("machine"), str):

@@ -120,6 +120,11 @@ def missing_key_id(payload: Payload, codec: EncryptingCodec | None) -> str | Non
     return None if codec is not None and codec.has_key(key_id) else key_id
 
 
+def without_codec(payload: Payload) -> UnknownKey:
+    """The error for an encrypted payload in a process without a codec."""
+    return UnknownKey(f"a value is encrypted with {missing_key_id(payload, None)!r:.80}, and there is no [codec]")
+
+
 def payload_codec(settings: Settings) -> EncryptingCodec | None:
     """The codec of the settings; None without a key.
 

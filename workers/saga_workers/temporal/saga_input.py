@@ -17,21 +17,27 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as Temporal
 
 from saga_activities.value_cipher import UnknownKey
+from saga_workers.temporal.foreign_payloads import read_foreign_payload
 from saga_workers.temporal.run_history import events_of_run
 from saga_workers.temporal.temporal_runs import RunDescription
-from sagas.errors import SagaError
+from sagas.errors import RefusedError
 from sagas.protocol.payloads import DEFINITION_HEADER, DETACHED_HEADER, LOAD_ACTIVITY, VERIFY_ACTIVITY, unpack_state
+from sagas.workflow.json_payloads import UnreadableValue
 
 _FIRST_EVENTS = 40
 """Events of a history among which the check of its start is looked for."""
 
 
-class ForeignInput(SagaError):
+class UnreadableInput(RefusedError):
+    """An input cannot be read here. Any client can write one, so it must hide no other saga."""
+
+
+class ForeignInput(UnreadableInput):
     """An input is in a form that no client of sagas writes."""
 
 
-UNREADABLE_INPUT = (ForeignInput, UnknownKey)
-"""The errors of an input that cannot be read here. Any client can write one, so it must hide no other saga."""
+class EncryptedInput(UnreadableInput):
+    """An input is encrypted with a key that is not here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class SagaInput:
 
 
 async def first_input(temporal: Temporal, described: RunDescription) -> Any:
-    """The input of a saga, as :func:`read_input` reads it. Raises those of UNREADABLE_INPUT."""
+    """The input of a saga, as :func:`read_input` reads it. Raises UnreadableInput."""
     return (await read_input(temporal, described)).value
 
 
@@ -51,8 +57,7 @@ async def read_input(temporal: Temporal, described: RunDescription) -> SagaInput
     """The saga's input: that of the first run of a chain that was continued as new; None if it had none, or if the
     history is deleted.
 
-    A saga that has left a bulk workflow was started with its state, which contains it. Raises ForeignInput, and
-    UnknownKey if it is encrypted with a key that is not here.
+    A saga that has left a bulk workflow was started with its state, which contains it. Raises UnreadableInput.
     """
     id, first_run = described.run.id, described.run.raw.first_run_id or described.run.run_id
     start = _Start()
@@ -77,9 +82,11 @@ async def read_input(temporal: Temporal, described: RunDescription) -> SagaInput
 
 async def _decode(temporal: Temporal, id: str, payloads: Sequence[Payload]) -> list[Any]:
     try:
-        return await temporal.data_converter.decode(payloads)
-    except (KeyError, RuntimeError, ValueError) as error:
-        raise ForeignInput(f"the input of {id} is in a form that no client of sagas writes") from error
+        return [await read_foreign_payload(payload, temporal.data_converter) for payload in payloads]
+    except UnreadableValue as error:
+        raise ForeignInput(f"the input of {id} is in a form that no client of sagas writes: {error}") from error
+    except UnknownKey as error:
+        raise EncryptedInput(error.message, help=error.help) from error
 
 
 class _Start:

@@ -14,6 +14,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.run_history import last_task_failure
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import (
@@ -87,6 +88,8 @@ class Workers:
                 answer = await handle.query(name, args=arguments, result_type=_ANSWER, rpc_timeout=timeout)
         except (TimeoutError, RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
             raise await self._why(described, error, timeout) from None
+        except UNREADABLE_PAYLOAD as error:
+            raise Unqueryable(f"the answer of its worker cannot be read ({error})") from None
         self._answered.add(run.task_queue)
         self._silent.discard(run.task_queue)
         return answer

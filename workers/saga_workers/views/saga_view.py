@@ -7,6 +7,7 @@ complete, its field ``incomplete`` gives the reason.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -19,12 +20,14 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.converter import DataConverter
 from temporalio.exceptions import FailureError
 
+from saga_activities.value_cipher import UnknownKey
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import verified_view
 from saga_workers.temporal.attempt_failure import latest_failure
 from saga_workers.temporal.claimed_states import carried_start, closed_view, may_be_undone, visible_state
+from saga_workers.temporal.foreign_payloads import read_foreign_failure, read_foreign_payload
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
@@ -50,6 +53,7 @@ from sagas.protocol.saga_view import (
 )
 from sagas.text.shell import saga_command
 from sagas.workflow.failures import activity_outcome
+from sagas.workflow.json_payloads import UnreadableValue
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 
@@ -281,7 +285,7 @@ async def _with_attempts(row: _Row, activity: PendingActivityInfo, converter: Da
 
 
 async def _failure(activity: PendingActivityInfo, converter: DataConverter) -> Failure:
-    error = await converter.decode_failure(latest_failure(activity))
+    error = await read_foreign_failure(latest_failure(activity), converter)
     failure = activity_outcome(error).failure if isinstance(error, FailureError) else None
     return failure or Failure(type(error).__name__, str(error))
 
@@ -289,8 +293,10 @@ async def _failure(activity: PendingActivityInfo, converter: DataConverter) -> F
 async def _heartbeat(activity: PendingActivityInfo, converter: DataConverter) -> dict[str, Any] | None:
     if not activity.heartbeat_details.payloads:
         return None
-    values = await converter.decode(activity.heartbeat_details.payloads[:1])
-    return values[0] if isinstance(values[0], dict) and values[0] else None
+    with suppress(UnreadableValue, UnknownKey):
+        value = await read_foreign_payload(activity.heartbeat_details.payloads[0], converter)
+        return value if isinstance(value, dict) and value else None
+    return None
 
 
 # Whether Temporal has a cancel for the saga: read when no worker can answer.
@@ -319,4 +325,6 @@ async def _answer(temporal: Temporal, event: HistoryEvent) -> object:
     outcome = event.workflow_execution_update_completed_event_attributes.outcome
     if not outcome.HasField("success"):
         return None
-    return (await temporal.data_converter.decode(outcome.success.payloads))[0]
+    with suppress(UnreadableValue, UnknownKey):
+        return await read_foreign_payload(outcome.success.payloads[0], temporal.data_converter)
+    return None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -35,6 +35,8 @@ from temporalio.exceptions import FailureError
 from saga_activities.attempt_context import ObservedAttempt, ObservedChunk
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.settings.masking import mask
+from sagas.workflow.json_payloads import UnreadableValue, read_payload
+from sagas.workflow.run_trust import KeyMissing
 from sagas.workflow.saga_workflow import SagaWorkflow
 
 HEADER = "_tracer-data"
@@ -164,7 +166,10 @@ class Tracing:
 def _read_header(headers: Mapping[str, Payload]) -> Carrier:
     """The trace context in the headers of a start; empty if there is none."""
     payload = headers.get(HEADER)
-    value = PayloadConverter.default.from_payload(payload) if payload is not None else None
+    value = None
+    if payload is not None:
+        with suppress(UnreadableValue, KeyMissing):  # any client may send one
+            value = read_payload(payload)
     return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}
 
 
