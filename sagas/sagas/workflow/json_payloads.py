@@ -7,6 +7,7 @@ is read from one.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,8 +29,11 @@ ENVELOPE_VALUES = 1_000
 JSON_ENCODING = b"json/plain"
 _NULL = b"binary/null"
 
-MISSING_KEY_ENCODING = b"saga/missing-key"
-"""The encoding of a payload that this worker cannot decrypt; its data is the id of the key that it names."""
+MISSING_KEY_ENCODING = f"saga/missing-key/{secrets.token_hex(16)}".encode()
+"""The encoding of a payload that this worker cannot decrypt; its data is the id of the key that it names.
+
+Only the codec of this process knows it: a payload that a client has sent in such an encoding is just unreadable.
+"""
 
 
 NO_INPUT = RawValue(Payload())

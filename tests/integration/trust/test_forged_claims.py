@@ -26,6 +26,7 @@ from sagas.protocol.payloads import (
     UNDO_SUFFIX,
 )
 from sagas.settings.codec import CodecSettings
+from sagas.workflow.json_payloads import MISSING_KEY_ENCODING
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
 from tests.integration.trust.conftest import OWN, Shop
@@ -34,7 +35,12 @@ FORGED = {"id": "forged", "saga": "own", "state": "COMPLETED", "phase": "committ
 CLAIMS = {OUTCOME_MEMO: FORGED}
 STATE = SearchAttributeKey.for_keyword("SagaState")
 FORGED_STATE = TypedSearchAttributes([SearchAttributePair(STATE, "COMPENSATED")])
-UNREADABLE = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b"{"))
+UNREADABLE = {
+    "no json": RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b"{")),
+    "foreign": RawValue(Payload(metadata={"encoding": b"binary/strange"}, data=b"{")),
+    "encrypted": RawValue(Payload(metadata={"encoding": b"binary/encrypted", "encryption-key-id": b"k"}, data=b"{")),
+    "missing key": RawValue(Payload(metadata={"encoding": MISSING_KEY_ENCODING.rpartition(b"/")[0]}, data=b"k")),
+}
 
 
 async def claim(client: Client, shop: Shop, type: str, id: str, input: Any, **memo: Any) -> Any:
@@ -109,12 +115,13 @@ async def test_a_run_that_no_worker_has_begun_has_no_outcome(shop: Shop) -> None
     assert (view["state"], view["output"], view["steps"]) == ("TERMINATED", None, [])
 
 
-async def test_memos_that_are_no_json_hide_nothing(shop: Shop) -> None:
+@pytest.mark.parametrize("form", UNREADABLE)
+async def test_memos_that_are_no_json_hide_nothing(shop: Shop, form: str) -> None:
     """One such start made `saga list` an internal error for everybody."""
     names = (OUTCOME_MEMO, STARTED_AT_MEMO, NOTIFICATION_MEMO, "of-somebody")
     async with running_worker(shop.project) as client:
         handle = await claim(
-            client, shop, "own", f"forged-{uuid.uuid4()}", {"text": "x"}, **dict.fromkeys(names, UNREADABLE)
+            client, shop, "own", f"forged-{uuid.uuid4()}", {"text": "x"}, **dict.fromkeys(names, UNREADABLE[form])
         )
         assert (await finished(client, handle.id))["state"] == "COMPLETED"
 

@@ -74,8 +74,8 @@ class Deliverer:
         Raises SagaError with ``once``, if something does not answer.
         """
         background = [
-            start_background(self._wakeup.run_forever(), f"the wake-up of saga_enqueued of {self.connection}"),
-            start_background(self._purge_forever(), f"the maintenance of saga_enqueued of {self.connection}"),
+            start_background(self._wakeup.run_forever, f"the wake-up of saga_enqueued of {self.connection}"),
+            start_background(self._purge_forever, f"the maintenance of saga_enqueued of {self.connection}"),
         ]
         backoff = iter(_BACKOFF)
         try:

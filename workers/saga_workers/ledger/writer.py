@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -118,8 +119,7 @@ class LedgerWriter:
     def start(self, engine: AsyncEngine) -> None:
         """Write to this database from now on."""
         self._loop = asyncio.get_running_loop()
-        self._task = start_background(self._run(engine), "the writer of the ledger")
-        self._wake.set()
+        self._task = start_background(partial(self._run, engine), "the writer of the ledger")
 
     async def stop(self, grace: timedelta) -> None:
         """Write what is left, for at most ``grace``."""
@@ -136,6 +136,7 @@ class LedgerWriter:
             )
 
     async def _run(self, engine: AsyncEngine) -> None:
+        self._wake.set()
         while True:
             await self._wake.wait()
             self._wake.clear()

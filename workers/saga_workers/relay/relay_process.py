@@ -174,10 +174,10 @@ async def _publish_outbox(
         )
     outboxes.append(outbox)
     metrics.initialize(name)
-    background = [start_background(outbox.wakeup.run_forever(), f"the wake-up of {name}")]
+    background = [start_background(outbox.wakeup.run_forever, f"the wake-up of {name}")]
     if not once:
         background += [
-            start_background(run_periodically(task, outbox), f"the maintenance of {name}")
+            start_background(partial(run_periodically, task, outbox), f"the maintenance of {name}")
             for task in maintenance_tasks(settings)
         ]
     try:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-
-def start_background(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """Start a task of this name; if it ends by an error, which is a bug, that is logged at once."""
-    task = asyncio.create_task(work, name=name)
-    task.add_done_callback(_log_crash)
-    return task
-
-
-def _log_crash(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("%s stopped by an internal error (a bug in saga)", task.get_name(), exc_info=task.exception())
-
+RESTART_DELAY = 60.0
+"""Seconds until work that an internal error has ended begins again."""
 
 log = logging.getLogger("saga")
+
+
+def start_background(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
+    """Start a task of this name. If an error ends the work, which is a bug, that is logged, and it begins again later:
+    what others can cause must not end it until the process is restarted.
+    """
+    return asyncio.create_task(_repeat_after_errors(work, name), name=name)
+
+
+async def _repeat_after_errors(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    while True:
+        try:
+            return await work()
+        except Exception:
+            log.exception(
+                "%s was ended by an internal error (a bug in saga), and begins again in %g s", name, RESTART_DELAY
+            )
+        await asyncio.sleep(RESTART_DELAY)

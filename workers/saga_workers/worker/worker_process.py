@@ -79,7 +79,7 @@ async def run_worker(
                     refresh=metrics.refresh,
                 )
             )
-            looking = start_background(metrics.effects.run_forever(), "search for open effects")
+            looking = start_background(metrics.effects.run_forever, "search for open effects")
             stack.push_async_callback(end_tasks, [looking])
         log.info(
             "serving %d sagas and %d actions on task queue %s of %s",
@@ -92,10 +92,10 @@ async def run_worker(
             await set_up_when_worker_starts(client, project)
         await stack.enter_async_context(_run_retention(project, plugin, client, retention))
         _freeze_loaded_objects()
-        deliveries = start_background(delivering.run(grace.total_seconds()), "delivery of enqueued rows")
+        deliveries = start_background(partial(delivering.run, grace.total_seconds()), "delivery of enqueued rows")
         stack.push_async_callback(end_tasks, [deliveries])
         if deployment is not None:
-            routing = start_background(_report_missing_version(client, project), "look at the deployment")
+            routing = start_background(partial(_report_missing_version, client, project), "look at the deployment")
             stack.push_async_callback(end_tasks, [routing])
         running = asyncio.create_task(worker.run())
         stopping = asyncio.create_task(stop.wait())
@@ -149,8 +149,8 @@ async def _run_retention(
         locks=project.settings.lock_connection,
     )
     tasks = {
-        start_background(log_refused_databases(databases), "check of the databases"),
-        start_background(work.run_forever(), "purge of guard tables"),
+        start_background(partial(log_refused_databases, databases), "check of the databases"),
+        start_background(work.run_forever, "purge of guard tables"),
     }
     if uses_spark(project) and project.settings.spark_ledger is not None and missing_package() is None:
         from saga_spark.settings import spark_settings
@@ -158,10 +158,11 @@ async def _run_retention(
 
         # Once the guard rows are purged a saga cannot be undone; the next purge may be one interval away.
         window = retention.total_seconds() + CLEANUP_INTERVAL
-        clearing = clean_stage_periodically(locator, databases, spark_settings(project.settings), undo_window=window)
+        spark = spark_settings(project.settings)
+        clearing = partial(clean_stage_periodically, locator, databases, spark, undo_window=window)
         tasks.add(start_background(clearing, "clean-up of the stage area"))
     if (ledger := project.settings.ledger).connection is not None:
-        upkeep = maintain_ledger_forever(databases, ledger.connection, ledger.retention, ServerTime(client))
+        upkeep = partial(maintain_ledger_forever, databases, ledger.connection, ledger.retention, ServerTime(client))
         tasks.add(start_background(upkeep, "purge of the ledger"))
     try:
         yield
