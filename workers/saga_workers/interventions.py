@@ -22,7 +22,7 @@ from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.machine_query import query_machine, read_definition, verifying_keys
-from saga_workers.temporal.saga_input import EncryptedInput, UnreadableInput, first_input
+from saga_workers.temporal.saga_input import EncryptedInput, UnreadableRunInput, first_input
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (
     MAY_STILL_HAPPEN,
@@ -417,7 +417,7 @@ async def _require_key(locator: Locator, location: Location) -> None:
         raise RefusedError(
             f"{location.saga_id} cannot be operated here: {error.message}", help="run the command where the key is"
         ) from error
-    except (UnreadableInput, RPCError):
+    except (UnreadableRunInput, RPCError):
         return
 
 

@@ -27,7 +27,7 @@ from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import describe_bulk
-from saga_workers.temporal.saga_input import UnreadableInput, first_input
+from saga_workers.temporal.saga_input import UnreadableRunInput, first_input
 from saga_workers.temporal.saga_runs import describe_saga_run, was_refused
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
@@ -226,7 +226,7 @@ class Locator:
         if claim is None:
             return None
         if described.run.workflow_type == claim.saga:
-            with contextlib.suppress(UnreadableInput):  # then nobody can say that the claim is that of this run
+            with contextlib.suppress(UnreadableRunInput):  # then nobody can say that the claim is that of this run
                 digest = input_digest(await first_input(self.temporal, described))
                 if may_equal(claim.input_digest, digest):
                     return None

@@ -11,7 +11,7 @@ from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.machine_query import query_machine, read_machine, verifying_keys
-from saga_workers.temporal.saga_input import UnreadableInput, first_input
+from saga_workers.temporal.saga_input import UnreadableRunInput, first_input
 from saga_workers.temporal.temporal_runs import RunDescription, count_pollers
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import unpack_state
@@ -36,7 +36,7 @@ async def read_input(locator: Locator, location: Location) -> Any:
         return None
     try:
         return await first_input(locator.temporal, location.run)
-    except (UnreadableInput, RPCError):
+    except (UnreadableRunInput, RPCError):
         return None
 
 

@@ -15,7 +15,7 @@ from saga_workers.stuck.guard_scan import MAX_SCANNED, GuardScan
 from saga_workers.stuck.interrupted_undos import interrupted_undo
 from saga_workers.stuck.verdict import OpenSaga, lost_saga, terminated_saga
 from saga_workers.temporal.run_history import describe_bulk
-from saga_workers.temporal.saga_input import UnreadableInput
+from saga_workers.temporal.saga_input import UnreadableRunInput
 from saga_workers.temporal.saga_runs import describe_saga_run
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunDescription, RunInfo
 from saga_workers.views.answering import Workers
@@ -64,7 +64,7 @@ async def find_lost(
             try:
                 lost = await lost_saga(locator, location, effects[location.saga_id], held[location.saga_id])
                 return lost or await interrupted_undo(locator, location, effects[location.saga_id])
-            except UnreadableInput as error:
+            except UnreadableRunInput as error:
                 return OpenSaga(location.saga_id, "unreadable", location.saga, holder=error.message, is_held=True)
 
     lost: dict[str, OpenSaga] = {}

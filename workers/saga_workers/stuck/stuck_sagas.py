@@ -26,7 +26,7 @@ from saga_workers.stuck.open_sagas import (
 from saga_workers.stuck.run_reasons import reported_reasons, temporal_reasons
 from saga_workers.stuck.stuck_view import awaits_reply, with_earlier_saga, with_reasons
 from saga_workers.stuck.verdict import OpenSaga, left_saga, terminated_saga, undo_again
-from saga_workers.temporal.saga_input import UnreadableInput
+from saga_workers.temporal.saga_input import UnreadableRunInput
 from saga_workers.temporal.temporal_runs import (
     ENDED_FROM_OUTSIDE,
     START_WORKER_HELP,
@@ -109,7 +109,7 @@ async def _find_stuck(
                 if error.status not in UNREADABLE:
                     raise
                 unreadable = f"what Temporal has of it cannot be read ({shorten(error.message, _MOST_SHOWN)})"
-            except UnreadableInput as error:
+            except UnreadableRunInput as error:
                 unreadable = error.message
             finally:
                 read += 1

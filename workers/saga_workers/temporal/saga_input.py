@@ -28,15 +28,15 @@ _FIRST_EVENTS = 40
 """Events of a history among which the check of its start is looked for."""
 
 
-class UnreadableInput(RefusedError):
+class UnreadableRunInput(RefusedError):
     """An input cannot be read here. Any client can write one, so it must hide no other saga."""
 
 
-class ForeignInput(UnreadableInput):
+class ForeignInput(UnreadableRunInput):
     """An input is in a form that no client of sagas writes."""
 
 
-class EncryptedInput(UnreadableInput):
+class EncryptedInput(UnreadableRunInput):
     """An input is encrypted with a key that is not here."""
 
 
@@ -49,7 +49,7 @@ class SagaInput:
 
 
 async def first_input(temporal: Temporal, described: RunDescription) -> Any:
-    """The input of a saga, as :func:`read_input` reads it. Raises UnreadableInput."""
+    """The input of a saga, as :func:`read_input` reads it. Raises UnreadableRunInput."""
     return (await read_input(temporal, described)).value
 
 
@@ -57,7 +57,7 @@ async def read_input(temporal: Temporal, described: RunDescription) -> SagaInput
     """The saga's input: that of the first run of a chain that was continued as new; None if it had none, or if the
     history is deleted.
 
-    A saga that has left a bulk workflow was started with its state, which contains it. Raises UnreadableInput.
+    A saga that has left a bulk workflow was started with its state, which contains it. Raises UnreadableRunInput.
     """
     id, first_run = described.run.id, described.run.raw.first_run_id or described.run.run_id
     start = _Start()
