@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from saga_activities.concurrency import Backoff, end_tasks
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
@@ -30,7 +31,7 @@ class LedgerMark:
 
     async def start(self, ledger: RunLedger) -> None:
         """Read the id; in the background if the database does not answer soon."""
-        self._task = start_background(self._read(ledger), "the id of the ledger")
+        self._task = start_background(partial(self._read, ledger), "the id of the ledger")
         await asyncio.wait({self._task}, timeout=_FIRST_WAIT)
 
     async def stop(self) -> None:
