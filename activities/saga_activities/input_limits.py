@@ -8,6 +8,18 @@ from __future__ import annotations
 MAX_RESPONSE_BYTES = 2 * 1024 * 1024
 """Bytes of the body of a response. A larger one is not kept."""
 
+MAX_RESPONSE_HEADS = 128 * 1024
+"""Bytes of the head of a response and of all interim responses (1xx) before it."""
+
+MAX_SMALL_PARTS = 4_096
+"""Parts in which a response arrives, however small they are: chunks, or what one read returns. They take 0.1 s."""
+
+RESPONSE_PART_BYTES = 256
+"""Bytes of a body for each further part."""
+
+MAX_RESPONSE_FRAMING = 256 * 1024
+"""Bytes of chunk headers and trailers beyond those of the data, as they arrive."""
+
 MAX_TOKEN_BYTES = 16 * 1024
 """Bytes of an OAuth2 token."""
 

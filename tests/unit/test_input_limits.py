@@ -46,6 +46,10 @@ PHRASES: dict[ModuleType, dict[str, tuple[str, float]]] = {
     },
     saga_activities.input_limits: {
         "MAX_RESPONSE_BYTES": ("| body of a response over HTTP | {} MiB", MIB),
+        "MAX_RESPONSE_HEADS": ("its head and the interim ones before it {} KiB", KIB),
+        "MAX_SMALL_PARTS": ("{} chunks or reads, and one for each", 1),
+        "RESPONSE_PART_BYTES": ("and one for each {} bytes of it", 1),
+        "MAX_RESPONSE_FRAMING": ("and {} KiB of chunk headers and trailers", KIB),
         "MAX_TOKEN_BYTES": ("a token of OAuth2 {} KiB", KIB),
         "MAX_RECORD_BYTES": ("| value of a record that is read | {} MiB", MIB),
         "MAX_RECORD_VALUES": ("| value of a record that is read | 16 MiB, {} values", 1),

@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 import httpx
 
-from saga_activities.http.bounded_read import UnreadableBodyError
+from saga_activities.http.bounded_stream import UnreadableBodyError
 from saga_activities.http.connection import HttpConnection
 from saga_activities.http.credentials import CredentialsError
 from saga_activities.http.request import HttpRequest, InvalidRequestError, build_request, encode_key

@@ -1,7 +1,7 @@
 """Reads responses within limits. No server is trusted: not a participant, not a token endpoint.
 
 The HTTP client would decode a body without a limit, layer by layer: a few hundred bytes become a gigabyte. So the
-bytes are taken as they arrive, and decoded here. Heads are limited by h11 (100 KiB), time by the caller.
+bytes are taken as they arrive, and decoded here. A single head is limited by h11 (100 KiB), time by the caller.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 import httpx
 
+from saga_activities.http.bounded_stream import ResponseCost, UnreadableBodyError
 from saga_activities.http.response import HttpResponse
 from saga_activities.input_limits import MAX_RESPONSE_BYTES
 from sagas.input_limits import MAX_RESULT_VALUES
@@ -32,19 +33,18 @@ _CHARSETS = re.compile(
 )
 
 
-class UnreadableBodyError(Exception):
-    """A response arrived, but its body cannot be decoded; the message says why."""
-
-
 async def send_bounded(client: httpx.AsyncClient, request: httpx.Request, mask: Callable[[str], str]) -> HttpResponse:
     """Send once and read the response, with ``mask`` applied to headers and text.
 
     Raises httpx.HTTPError and UnreadableBodyError.
     """
+    cost = ResponseCost(request.extensions.get("trace"))
+    request.extensions["trace"] = cost
     response = await client.send(request, stream=True)
+    cost.begin_body()
     try:
-        headers = {name.lower(): mask(value) for name, value in response.headers.items()}
-        body = await _read_body(response, headers)
+        headers = _masked_headers(response, mask)
+        body = await _read_body(response, headers, cost)
         if isinstance(body, int):
             return HttpResponse(response.status_code, headers, omitted=omitted(body))
         text, undecodable = _decoded(body, response.charset_encoding)
@@ -54,6 +54,14 @@ async def send_bounded(client: httpx.AsyncClient, request: httpx.Request, mask: 
         return received.with_masked_spellings(mask)
     finally:
         await response.aclose()
+
+
+def _masked_headers(response: httpx.Response, mask: Callable[[str], str]) -> dict[str, str]:
+    """The headers, by names in lower case. The client joins the values of a name one by one, in quadratic time."""
+    values: dict[str, list[str]] = {}
+    for name, value in response.headers.multi_items():
+        values.setdefault(name.lower(), []).append(value)
+    return {name: mask(", ".join(each)) for name, each in values.items()}
 
 
 def _has_too_many_values(text: str) -> bool:
@@ -73,7 +81,7 @@ def _has_too_many_values(text: str) -> bool:
     return count > MAX_RESULT_VALUES
 
 
-async def _read_body(response: httpx.Response, headers: Mapping[str, str]) -> bytes | int:
+async def _read_body(response: httpx.Response, headers: Mapping[str, str], cost: ResponseCost) -> bytes | int:
     """The decoded body; its size, as far as it is known, if it is too large to keep."""
     coding = headers.get("content-encoding", "").strip().lower()
     gzip = _GzipDecoder() if coding in _GZIP else None
@@ -82,6 +90,7 @@ async def _read_body(response: httpx.Response, headers: Mapping[str, str]) -> by
         if gzip is None and coding not in _IDENTITY:
             raise UnreadableBodyError(f"it has the content-encoding {coding[:50]!r}; only a single gzip is accepted")
         received += len(part)
+        await cost.add_part(len(part))
         body += part if gzip is None else gzip.decode(part, MAX_RESPONSE_BYTES + 1 - len(body))
         if max(len(body), received) > MAX_RESPONSE_BYTES:
             announced = headers.get("content-length", "") if gzip is None else ""

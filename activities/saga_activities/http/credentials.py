@@ -16,7 +16,8 @@ from urllib.parse import quote_plus
 
 import httpx
 
-from saga_activities.http.bounded_read import UnreadableBodyError, send_bounded
+from saga_activities.http.bounded_read import send_bounded
+from saga_activities.http.bounded_stream import UnreadableBodyError
 from saga_activities.http.settings import HttpSettings, SecretSetting
 from saga_activities.input_limits import MAX_TOKEN_BYTES
 from sagas.errors import UsageError
