@@ -53,6 +53,9 @@ MAX_DEFINITION_DIGITS = 3_000
 MAX_DEFINITION_CHARACTERS = 5_000_000
 """Characters of one file."""
 
+MAX_STEPS = 2_000
+"""Steps of one saga. What depends on what is known for each pair of them, so the checks take about a second then."""
+
 MAX_SAGA_ID_BYTES = 512
 """Maximum bytes of an id in UTF-8. The keys of the guard tables have this many characters."""
 

@@ -19,6 +19,7 @@ from sagas.definition.parser.pre_checks import with_pre_checks
 from sagas.definition.parser.readable_steps import readable_steps
 from sagas.definition.parser.yaml_nodes import load_yaml
 from sagas.text.bounded_files import read_bounded
+from sagas.text.shortening import shorten
 
 
 def parse_text(text: str, file: str, project: ProjectContext) -> tuple[Definition | None, list[Diagnostic]]:
@@ -96,7 +97,24 @@ def parse_draft(text: str, file: str, project: ProjectContext) -> tuple[SagaDraf
 
 
 def _check_text(text: str, file: str, project: ProjectContext) -> tuple[SagaDraft | None, Report]:
-    """The saga in ``text`` as far as it can be read, and all diagnostics that do not follow from another one."""
+    """The saga in ``text`` as far as it can be read, and all diagnostics that do not follow from another one.
+
+    A check that fails is also a diagnostic of its file: others may have written the next file.
+    """
+    try:
+        return _checked(text, file, project)
+    except RecursionError:
+        why = "a part of it is nested too deeply to be checked"
+    except Exception as error:  # noqa: BLE001 - see above
+        why = (
+            f"a check of it fails with {type(error).__name__}: {shorten(' '.join(str(error).split()))} (a bug in saga)"
+        )
+    report = Report(file)
+    report.add("SAGA110", Position(1, 1), why)
+    return None, report
+
+
+def _checked(text: str, file: str, project: ProjectContext) -> tuple[SagaDraft | None, Report]:
     report = Report(file)
     root = load_yaml(text, report)
     top = None if root is None else SAGA.read(root, report)

@@ -41,13 +41,15 @@ def parse_trees(statement: str, dialect: str, *, of_shape: bool = False) -> list
     tokens = _without_overriding(sqlglot.tokenize(statement, read=read), statement, dialect)
     try:
         return _trees(read.parser(), tokens, statement)
+    except RecursionError:
+        raise ParseError("it is nested too deeply to be understood") from None
     except (SqlglotError, AttributeError) as error:  # AttributeError: of a function with too few arguments
         refusal = error if isinstance(error, SqlglotError) else ParseError(str(error))
     parser = _shape_parser(read.parser_class) if of_shape else read.parser_class
     try:
         named = _with_names(tokens, statement, dialect, parser)
         return _trees(parser(dialect=read), _with_plain_calls(named, statement) if of_shape else named, statement)
-    except (SqlglotError, AttributeError):
+    except (SqlglotError, AttributeError, RecursionError):
         raise refusal from None
 
 

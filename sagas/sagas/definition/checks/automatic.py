@@ -14,6 +14,7 @@ from sagas.definition.parser.operation_builder import is_automatic
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
 from sagas.sql_text.dialects import DATABASES
 from sagas.sql_text.row_changes import NotImageable, analyse
+from sagas.sql_text.tokens import UnreadableSql
 
 
 def check_automatic(draft: SagaDraft, report: Report) -> None:
@@ -57,5 +58,7 @@ def _check_statement(node: YamlNode, dialects: Sequence[str], report: Report) ->
             analyse(node.value, dialect)
         except NotImageable as refusal:
             refusals.append(refusal)
+        except UnreadableSql:
+            return  # SAGA406 says so
     if len(refusals) == len(dialects):
         report.add("SAGA430", node, refusals[0].message, refusals[0].help or None)

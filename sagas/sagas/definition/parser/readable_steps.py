@@ -12,6 +12,7 @@ from sagas.definition.analysis.step_graph import CycleError, StepGraph, build_st
 from sagas.definition.diagnostics import Diagnostic, Report
 from sagas.definition.parser.field_types import ParsedMapping, quoted_names, suggestion_help
 from sagas.definition.parser.yaml_nodes import YamlNode
+from sagas.input_limits import MAX_STEPS
 
 _UNKNOWN = "(unknown)"
 """The action of a step without one: no definition can name it."""
@@ -62,7 +63,11 @@ class ReadableSteps:
 
 
 def readable_steps(top: ParsedMapping, report: Report) -> ReadableSteps | None:
-    """The steps of a saga; None if it has none. Reports ids that are used twice."""
+    """The steps of a saga; None if it has none, or too many. Reports ids that are used twice."""
+    if len(top.get("steps", [])) > MAX_STEPS:
+        message = f"a saga has at most {MAX_STEPS:,} steps, and this one {len(top.get('steps', [])):,}"
+        report.add("SAGA106", top.node_of("steps"), message, "use `for_each`, or nested sagas")
+        return None
     result = ReadableSteps([], names_missing=any(not isinstance(node.value, dict) for node in _written_steps(top)))
     first: dict[str, ParsedMapping] = {}
     for number, step in enumerate(top.get("steps", []), 1):

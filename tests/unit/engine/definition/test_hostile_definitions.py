@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
+from sagas.definition import loader
+from sagas.definition.diagnostics import Report
 from sagas.definition.loader import load_definitions, parse_text
-from sagas.definition.parser.draft import ProjectContext
+from sagas.definition.parser.draft import ProjectContext, SagaDraft
 from tests.helpers.sampling import examples
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, KAFKA, SPARK
 from tests.unit.engine.definition.mistakes import MISTAKES
@@ -81,8 +84,9 @@ ODD = [
 
 def read(text: str) -> None:
     before = time.thread_time()
-    parse_text(text, "shop.saga.yaml", PROJECT)
+    _, diagnostics = parse_text(text, "shop.saga.yaml", PROJECT)
     assert time.thread_time() - before < SECONDS
+    assert [each.message for each in diagnostics if "bug in saga" in each.message] == []
 
 
 @st.composite
@@ -153,6 +157,51 @@ def test_a_huge_number_anywhere_is_no_traceback(text: str, number: str) -> None:
     read(text.format(number))
 
 
+STATEMENTS = {
+    "cases": f"update t set a = {'case when ' * 80}1{' then 1 end' * 80}",
+    "parentheses": f"update t set a = {'(' * 5000}1{')' * 5000}",
+    "selects": f"update t set a = {'(select ' * 300}1{')' * 300}",
+    "joins": f"update t set a = 1 from {'(a join ' * 1000} b on true{') on true' * 1000}",
+    "signs": f"update t set a = {'- ' * 3000}1",
+    "conditions": f"update t set a = 1 where b = 1{' and c = 1' * 3000}",
+    "unions": f"select 1{' union select 1' * 3000}",
+    "comment": "update t set a = 1 /*",
+    "string": "update t set a = 'x",
+    "name": 'update t set a = "x',
+    "dollars": "update t set a = $$x",
+}
+
+
+@pytest.mark.sampled(keep=12)
+@pytest.mark.parametrize("statement", STATEMENTS)
+@pytest.mark.parametrize("compensate", ["auto", "{uses: sql, with: {connection: shop, run: select 1}}"])
+@pytest.mark.parametrize("connection", ["shop", "'${{ vars.database }}'"])
+def test_a_hostile_statement_is_a_diagnostic_of_its_line(statement: str, compensate: str, connection: str) -> None:
+    sql = json.dumps(STATEMENTS[statement])
+    read(
+        f"saga: shop\nsteps:\n  - id: a\n    uses: sql\n    with: {{connection: {connection}, run: {sql}}}\n"
+        f"    compensate: {compensate}\n  - {{id: b, uses: shop.book, pivot: true}}\n"
+    )
+
+
+def test_a_check_that_fails_ends_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(draft: SagaDraft, report: Report) -> None:
+        if draft.definition.saga == "bad":
+            raise KeyError("of a check")
+        if draft.definition.saga == "deep":
+            raise RecursionError
+
+    for name in ("bad", "deep", "good"):
+        (tmp_path / f"{name}.saga.yaml").write_text(f"saga: {name}\nsteps: [{{id: a, uses: pass}}]\n", encoding="utf-8")
+    monkeypatch.setattr(loader, "check_draft", fail)
+    definitions, diagnostics = load_definitions([tmp_path], PROJECT)
+    assert list(definitions) == ["good"]
+    assert [(Path(each.file).name, each.code, each.message) for each in diagnostics] == [
+        ("bad.saga.yaml", "SAGA110", "a check of it fails with KeyError: 'of a check' (a bug in saga)"),
+        ("deep.saga.yaml", "SAGA110", "a part of it is nested too deeply to be checked"),
+    ]
+
+
 LAUGHS = "x-a: &a0 [x]\n" + "".join(f"x-{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30))
 MERGES = "x-a: &m {" + ", ".join(f"k{n}: 1" for n in range(2000)) + "}\n"
 
@@ -177,7 +226,8 @@ MERGES = "x-a: &m {" + ", ".join(f"k{n}: 1" for n in range(2000)) + "}\n"
         "? " * 50_000,
         "#" + "x" * 3_000_000,
         "saga: shop\nsteps:\n" + "  - {id: a, uses: shop.book}\n" * 5_000,
-        "saga: shop\nsteps:\n" + "".join(f"  - {{id: a{n}, uses: shop.tell}}\n" for n in range(1_000)),
+        "saga: shop\nsteps:\n" + "".join(f"  - {{id: a{n}, uses: pass}}\n" for n in range(2_000)),
+        "saga: shop\nsteps:\n" + "".join(f"  - {{id: a{n}, uses: pass}}\n" for n in range(25_000)),
         "saga: shop\noutput: '" + "${{ input.a }}" * 20_000 + "'\nsteps: [{id: a, uses: shop.book, pivot: true}]\n",
         "saga: shop\noutput: '" + "${{" * 100_000 + "'\nsteps: [{id: a, uses: shop.book, pivot: true}]\n",
         "saga: shop\noutput: '" + '${{ "' * 50_000 + "'\nsteps: [{id: a, uses: shop.book, pivot: true}]\n",
