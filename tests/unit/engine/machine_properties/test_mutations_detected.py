@@ -33,7 +33,6 @@ START = {
     "the last signal counts": 70,
     "a refused undo of a child is one": 320,
     "other arguments for what may have happened": 320,
-    "other arguments under the same key": 60,
     "a retry skips the condition": 465,
     "done without asking the guard": 140,
     "signals are not stored": 650,

@@ -66,11 +66,14 @@ def _forget_corrected_arguments(patch: pytest.MonkeyPatch) -> None:
 
 
 def _other_arguments_under_the_same_key(patch: pytest.MonkeyPatch) -> None:
-    def retry(run: SagaRun, entry: Entry, output: Any, guarded: bool) -> None:
-        entry.override, entry.arguments, entry.decision = output.get("arguments"), None, None
-        run.post(StartAttempt(entry))
+    whole = apply.start_next_generation
 
-    patch.setattr(apply, "_retry_forward", retry)
+    def again(run: SagaRun, entry: Entry) -> None:
+        attempts, generation = entry.min_attempts, entry.generation
+        whole(run, entry)
+        entry.min_attempts, entry.generation = attempts, generation
+
+    patch.setattr(apply, "start_next_generation", again)
 
 
 def _forget_the_corrected_definition(patch: pytest.MonkeyPatch) -> None:
@@ -266,7 +269,7 @@ WORDS: dict[str, Mutation] = {
     "forget the arguments a person gave": (_forget_corrected_arguments, {"retry --with", "rule 10", "wait"}),
     "other arguments under the same key": (
         _other_arguments_under_the_same_key,
-        {"one key, one intention", "retry --with", "earlier attempts"},
+        {"one key, one intention", "earlier attempts"},
     ),
     "forget the definition a person gave": (_forget_the_corrected_definition, {"rule 7"}),
     "a definition withdraws no arguments": (_a_definition_withdraws_nothing, {"retry --definition", "wait"}),
