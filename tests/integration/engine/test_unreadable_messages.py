@@ -57,6 +57,7 @@ ENCRYPTED = payload(b"\x01\x02", b"binary/encrypted")
 BINARY = payload(b"\xff\xfe", b"binary/plain")
 AT_BOUND = payload(b"[" * 100 + b"1" + b"]" * 100)
 BEYOND_BOUND = payload(b"[" * 101 + b"1" + b"]" * 101)
+REPEATED_NAME = b'{"a": 1, "a": 2}'
 HALF_A_PAIR = payload(b'{"account": "\\ud800"}')
 DEEP = payload(b"[" * 5_000 + b"]" * 5_000)
 TASK_FAILED = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
@@ -162,7 +163,8 @@ async def test_a_large_input_is_read_by_the_activity_that_checks_it(env: Environ
         ("waiting", large(BEYOND_BOUND.data), {}, "the input cannot be read: it is nested deeper than 100 levels"),
         ("waiting", large(HALF_A_PAIR.data), {}, "the input cannot be read: it contains half a surrogate pair"),
         ("waiting", large(b'"\xff"'), {}, "the input cannot be read: it is not UTF-8"),
-        ("waiting", large(b'{"a": 1, "a": 2}'), {}, "the input cannot be read: it is not JSON: "),
+        ("waiting", payload(REPEATED_NAME), {}, "the input cannot be read: the name 'a' appears twice in one object"),
+        ("waiting", large(REPEATED_NAME), {}, "the input cannot be read: the name 'a' appears twice in one object"),
         ("saga.bulk", BEYOND_BOUND, {}, "the input of saga.bulk is not a list of sagas"),
         ("saga.bulk", DEEP, {}, "the input of saga.bulk cannot be read: it is nested deeper than"),
         ("waiting", HALF_A_PAIR, {}, "the input cannot be read: it contains half a surrogate pair"),
