@@ -103,13 +103,13 @@ class TransactionalProducer:
         look that is younger counts, also that of the commit before: then an earlier change is noticed by ``commit``.
         """
         assert self._topics is not None, "fence_and_open comes first"
+        self._require_answer_if_idle()  # a new topic is looked at on the same connections, and for longer
         with self._translate_errors():
             return self._topics.use(topics, max_age)
 
     def begin(self, timeout: float) -> None:
         """Begin a transaction; the brokers have to accept all its records within ``timeout`` seconds."""
-        if time.monotonic() - self._used_at > _UNCHECKED:
-            self._require_answer()
+        self._require_answer_if_idle()
         self._failed_deliveries.clear()
         self._deadline = time.monotonic() + timeout
         with self._translate_errors():
@@ -263,18 +263,21 @@ class TransactionalProducer:
             reason = f"{', '.join(changed)} was changed or created again while records were written to it"
             raise KafkaTransactionError(ErrorVerdict("abort", reason))
 
-    def _require_answer(self) -> None:
+    def _require_answer_if_idle(self) -> None:
         """Raise an error for a connection that does not answer after a time without use.
 
         Not replaced here: the producer may belong to another process by now, which only its owner knows.
         """
         from confluent_kafka import KafkaException
 
+        if time.monotonic() - self._used_at <= _UNCHECKED:
+            return
         try:
             self._producer.list_topics(_KNOWN_TOPIC, timeout=_ANSWER_TIMEOUT)
         except KafkaException as error:
             silent = KafkaErrorInfo("_TIMED_OUT", "the brokers do not answer on idle connections")
             raise KafkaTransactionError(classify_kafka_error(silent)) from error
+        self._used_at = time.monotonic()
 
     def _raise_if_failed(self) -> None:
         if self._failed_deliveries:

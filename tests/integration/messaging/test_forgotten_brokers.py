@@ -1,4 +1,4 @@
-"""Connections to Kafka that a firewall has forgotten: a relay and a consumer go on within seconds."""
+"""Connections to Kafka that a firewall has forgotten: producers, a relay and a consumer go on within seconds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest_asyncio
 
 from saga_activities.kafka import transactional_producer
 from saga_activities.kafka.config import consumer_config
+from saga_activities.kafka.transactional_producer import KafkaTransactionError, TransactionalProducer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.kafka_broker import BrokerProcess
 from tests.helpers.waiting import LIMIT
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
-pytestmark = pytest.mark.slow
 UNCHECKED = 0.5
 
 
@@ -36,6 +36,26 @@ async def reached(tmp_path: Path) -> AsyncIterator[tuple[BrokerProcess, FaultPro
     await proxy.stop()
 
 
+async def test_an_idle_producer_is_checked_before_it_looks_at_a_new_topic(
+    reached: tuple[BrokerProcess, FaultProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional_producer, "_UNCHECKED", UNCHECKED)
+    broker, proxy = reached
+    settings = broker.settings()
+    topic = await asyncio.to_thread(broker.create_topic)
+    producer = await asyncio.to_thread(TransactionalProducer(settings, f"{settings.prefix}-idle").fence_and_open)
+    try:
+        await asyncio.sleep(UNCHECKED * 2)
+        proxy.forget(settings.prefix.encode())
+        began = time.monotonic()
+        with pytest.raises(KafkaTransactionError, match="the brokers do not answer on idle connections"):
+            await asyncio.to_thread(producer.use_topics, [topic])
+        assert time.monotonic() - began < 5
+    finally:
+        await asyncio.to_thread(producer.close)
+
+
+@pytest.mark.slow
 async def test_a_relay_and_a_consumer_replace_forgotten_connections(
     postgres_server: DatabaseServer,
     reached: tuple[BrokerProcess, FaultProxy],
