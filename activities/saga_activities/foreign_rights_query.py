@@ -18,11 +18,13 @@ SEARCH_PATH = """
 # each can make it run code (a policy, a rule, a trigger, a default). Where the role may change a row (`changed`), they
 # are also the tables that a foreign key changes in turn (`cascade`): their triggers run in the session of the role,
 # before PostgreSQL 18 as the role if they are deferred, and each of them may set the search_path of the session.
-# `types` are those of their columns: the owner of one can give it a cast or a check. `routines` are those that names of
-# the search_path, casts and expressions, triggers, policies, rules and operators of `used` lead to, those of event
-# triggers, and what the catalog shows them to call, such as the functions of an aggregate; their owner can replace
-# them. 16384 is the first oid that is not PostgreSQL's own. Rights of one kind in one schema are one row, with the
-# first object and their number.
+# `types` are those of their columns, and those that a name of the search_path leads to, as in a cast: the owner of one
+# can give it a cast or a check. The row type of a table counts there only for the types of its columns: the tables of
+# other applications that the role has no right on are no finding. A multirange belongs to its range. `routines` are
+# those that names of the search_path, casts and expressions, triggers, policies, rules and operators of `used` and
+# checks of `types` lead to, those of event triggers, and what the catalog shows them to call, such as the functions of
+# an aggregate; their owner can replace them. 16384 is the first oid that is not PostgreSQL's own. Rights of one kind in
+# one schema are one row, with the first object and their number.
 FOREIGN_RIGHTS = """
     WITH RECURSIVE database AS (
         SELECT d.datname::text AS name, d.datdba AS owner, d.datacl AS acl FROM pg_catalog.pg_database d
@@ -66,6 +68,8 @@ FOREIGN_RIGHTS = """
     ), types AS (
         SELECT a.atttypid AS oid FROM used u JOIN pg_catalog.pg_attribute a ON a.attrelid = u.oid
         WHERE a.attnum > 0 AND a.atttypid >= 16384::oid
+        UNION SELECT t.oid FROM path p JOIN pg_catalog.pg_type t ON t.typnamespace = p.oid
+        WHERE t.typelem = 0::oid AND t.oid >= 16384::oid
         UNION SELECT inner_type.oid FROM types x JOIN pg_catalog.pg_type t ON t.oid = x.oid CROSS JOIN LATERAL (
             SELECT t.typelem AS oid UNION ALL SELECT t.typbasetype
             UNION ALL SELECT g.rngsubtype FROM pg_catalog.pg_range g WHERE g.rngtypid = t.oid
@@ -126,7 +130,7 @@ FOREIGN_RIGHTS = """
         FROM types x JOIN pg_catalog.pg_type t ON t.oid = x.oid
         JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
         LEFT JOIN pg_catalog.pg_class c ON c.oid = t.typrelid
-        WHERE t.typelem = 0::oid AND (c.oid IS NULL OR c.relkind = 'c')
+        WHERE t.typelem = 0::oid AND t.typtype <> 'm' AND (c.oid IS NULL OR c.relkind = 'c')
         UNION SELECT 'operator', o.schema, pg_catalog.format('%%I.%%s (%%s, %%s)', o.schema, o.name,
           CASE WHEN o.left_type = 0::oid THEN 'none' ELSE pg_catalog.format_type(o.left_type, NULL::int) END,
           CASE WHEN o.right_type = 0::oid THEN 'none' ELSE pg_catalog.format_type(o.right_type, NULL::int) END), o.owner

@@ -21,7 +21,7 @@ async def check_schema_rights(name: str, engine: AsyncEngine, trusted: Collectio
     if rights is None:
         message = (
             "no role that is not trusted owns or may create what the catalog shows the worker's SQL to use: schemas, "
-            "tables, foreign keys, types of columns, operators and functions"
+            "tables, foreign keys, types, operators and functions"
         )
         return [DoctorResult(check, True, message)]
     return [DoctorResult(check, False, rights.message, rights.help)]
