@@ -56,7 +56,7 @@ class Served:
 @pytest.fixture
 async def served(temporal: TemporalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     """A console that does one thing of each kind at once."""
-    for name in ("MAX_CONCURRENT_REQUESTS", "MAX_CONCURRENT_PAGES", "MAX_CONCURRENT_OPERATIONS"):
+    for name in ("MAX_CONCURRENT_READS", "MAX_CONCURRENT_PAGES", "MAX_CONCURRENT_OPERATIONS"):
         monkeypatch.setattr(admission, name, 1)
     for name, value in TOKENS.items():
         monkeypatch.setenv(name, value)
@@ -109,15 +109,44 @@ async def test_a_slow_form_keeps_nobody_waiting(served: Served, monkeypatch: pyt
             assert looked.status_code == 200, looked.text
 
 
-async def test_pages_take_no_turn_of_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MAX_CONCURRENT_REQUESTS", "MAX_CONCURRENT_PAGES", "MAX_CONCURRENT_OPERATIONS"):
-        monkeypatch.setattr(admission, name, 1)
+KINDS = ("read", "start", "page", "operation")
+
+
+async def test_no_request_takes_a_turn_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("READS", "STARTS", "PAGES", "OPERATIONS", "CALLBACKS"):
+        monkeypatch.setattr(admission, f"MAX_CONCURRENT_{name}", 1)
     turns = Admission(max_waiting=1)
-    async with turns.page(), turns.request(), turns.operation():
+    async with contextlib.AsyncExitStack() as taken:
+        for kind in KINDS:
+            await taken.enter_async_context(getattr(turns, kind)("staff"))
+        await taken.enter_async_context(turns.callback())
         monkeypatch.setattr(admission, "REQUEST_TIMEOUT", 0.01)
-        with pytest.raises(TimeoutError):
-            async with turns.page():
-                pass
+        for kind in KINDS:
+            with pytest.raises(TimeoutError):
+                await taken.enter_async_context(getattr(turns, kind)("staff"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_token_with_many_requests_leaves_turns_to_others(kind: str) -> None:
+    turns = Admission(max_waiting=1)
+    served: list[str] = []
+    busy, other_served = asyncio.Event(), asyncio.Event()
+
+    async def ask(token: str) -> None:
+        async with getattr(turns, kind)(token):
+            served.append(token)
+            if token == "other":
+                other_served.set()
+            await busy.wait()
+
+    greedy = [asyncio.create_task(ask("greedy")) for _ in range(300)]
+    await asyncio.sleep(0)
+    other = asyncio.create_task(ask("other"))
+    await asyncio.wait_for(other_served.wait(), LIMIT)
+    assert served.count("greedy") <= 16
+    busy.set()
+    await asyncio.gather(other, *greedy)
+    assert served.count("greedy") == 300
 
 
 async def test_a_reason_is_masked_by_definitions_that_were_read_before(

@@ -59,7 +59,7 @@ class CallbackReceiver:
         saga, call, token = (request.path_params[name] for name in ("saga", "call", "token"))
         try:
             called = self._called_back(saga, call, token, self._callers.failed(client_address(request)))
-            async with self._admission.callbacks.receive(token, request) as body, self._admission.request():
+            async with self._admission.callbacks.receive(token, request) as body, self._admission.callback():
                 receipt = await self._hand_over(called, request.headers, body)
         except TooManyFailures:
             return too_many_wrong_tokens()

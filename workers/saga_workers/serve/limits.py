@@ -13,8 +13,20 @@ from sagas.bulk.names import MAX_MEMBERS
 MAX_WAIT = 60.0
 """Seconds that a start may wait for the end of its saga."""
 
-MAX_CONCURRENT_REQUESTS = 32
-"""Maximum concurrent requests to Temporal; further ones wait."""
+MAX_CONCURRENT_STARTS = 32
+"""Maximum concurrent starts that are sent to Temporal; further ones wait, and no other request waits for them."""
+
+MAX_STARTS_OF_TOKEN = 16
+"""Maximum concurrent starts with one token."""
+
+MAX_CONCURRENT_READS = 16
+"""Maximum concurrent reads of sagas; further ones wait, and no other request waits for them."""
+
+MAX_READS_OF_TOKEN = 4
+"""Maximum concurrent reads with one token. One of an unknown id asks every database, so each more delays the starts."""
+
+MAX_CONCURRENT_CALLBACKS = 32
+"""Maximum concurrent callbacks that are handed to their sagas; further ones wait."""
 
 REQUEST_TIMEOUT = 15.0
 """Seconds that Temporal has to answer, including the wait for a turn, but not the `wait` of a start."""
@@ -22,8 +34,14 @@ REQUEST_TIMEOUT = 15.0
 MAX_CONCURRENT_PAGES = 16
 """Maximum concurrent pages of the console; further ones wait, and no other request waits for them."""
 
+MAX_PAGES_OF_TOKEN = 4
+"""Maximum concurrent pages with one token."""
+
 MAX_CONCURRENT_OPERATIONS = 16
 """Maximum concurrent requests of operators; further ones wait."""
+
+MAX_OPERATIONS_OF_TOKEN = 8
+"""Maximum concurrent requests of operators with one token."""
 
 OPERATION_TIMEOUT = 40.0
 """Seconds that workers have to answer the request of an operator, after the wait for a turn."""

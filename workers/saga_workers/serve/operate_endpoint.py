@@ -46,7 +46,7 @@ class OperateEndpoint:
             with self._admission.bodies.hold(caller.name, longest_body(request, self._max_body_bytes)):
                 asked = await self._read(operation, request, caller)
                 perform = self._operations.preview if asked.is_dry_run else self._operations.perform
-                async with self._admission.operation():
+                async with self._admission.operation(caller.name):
                     answer = await perform(asked, saga_id, who=caller.name)
         except BadRequest as error:
             return bad_request(error)

@@ -49,11 +49,12 @@ class ReadEndpoint:
         return await self._respond(request, public_notifications)
 
     async def _respond(self, request: Request, select: Callable[[SagaView], Any]) -> Response:
+        caller: Caller = request.state.caller
         saga_id = unquote(request.path_params["id"])
         if (problem := workflow_id_problem(saga_id)) is not None:
             return error_response(404, problem)
         try:
-            async with self._admission.request():
+            async with self._admission.read(caller.name):
                 view = await self._sagas.require(await read_view(self._locator, saga_id, timeout=QUERY_TIMEOUT))
         except UsageError as error:
             return error_response(404, error.message)

@@ -74,7 +74,7 @@ class StartEndpoint:
         try:
             with self._admission.bodies.hold(caller.name, longest_body(request, self._max_body_bytes)):
                 started, wait = await self._read_and_start(self._client, request, caller, name)
-            return await self._started_response(started, wait)
+            return await self._started_response(started, wait, caller)
         except BadRequest as error:
             return bad_request(error)
         except AlreadyEnded as error:
@@ -104,11 +104,11 @@ class StartEndpoint:
     async def _start_once(self, client: Client, caller: Caller, name: str, body: StartBody) -> StartResult:
         """Raises BadRequest if the input or the id is not valid, RefusedError if the id belongs to another start."""
         try:
-            async with self._admission.request():
+            async with self._admission.start(caller.name):
                 starter = await client.starter(name)
             start = await checked_in_time(starter.check(body.input, caller=caller.name))
             shared = self._shared_starts(client, starter)
-            async with self._admission.request(shared=shared is not None):
+            async with self._admission.start(caller.name, shared=shared is not None):
                 return await (starter if shared is None else shared).start(start, id=body.id)
         except UsageError as error:
             raise BadRequest(422, error.message) from None
@@ -122,23 +122,23 @@ class StartEndpoint:
             self._shared[definition.saga] = SharedStarts(starter, wait=self._bulk_wait)
         return self._shared[definition.saga]
 
-    async def _started_response(self, started: StartResult, wait: float) -> Response:
+    async def _started_response(self, started: StartResult, wait: float, caller: Caller) -> Response:
         """202 while the saga runs, 200 with its outcome once it has ended."""
         view = None
         if started.bulk_id is not None:
-            view = await self._wait_shared(started.bulk_id, started.id, wait) if wait > 0 else None
+            view = await self._wait_shared(started.bulk_id, started.id, wait, caller) if wait > 0 else None
         elif started.completed or (wait > 0 and await self._wait(started.id, wait)):
-            view = await self._read_ended(started.id)
+            view = await self._read_ended(started.id, caller)
         outcome = public_outcome(view) if view is not None and view.state in FINAL_STATES else None
         document = {"id": started.id, "run_id": started.run_id, "started": started.started, "outcome": outcome}
         location = f"/sagas/{quote(started.id, safe='')}"
         return json_response(202 if outcome is None else 200, document, {"Location": location})
 
-    async def _read_ended(self, saga_id: str) -> SagaView:
-        async with self._admission.request():
+    async def _read_ended(self, saga_id: str, caller: Caller) -> SagaView:
+        async with self._admission.start(caller.name):
             return await read_view(self._locator, saga_id, timeout=QUERY_TIMEOUT)
 
-    async def _wait_shared(self, bulk_id: str, saga_id: str, seconds: float) -> SagaView | None:
+    async def _wait_shared(self, bulk_id: str, saga_id: str, seconds: float, caller: Caller) -> SagaView | None:
         """The view of a saga of a bulk workflow, if it ends within this time."""
         if self._admission.waits.locked():
             return None
@@ -157,7 +157,7 @@ class StartEndpoint:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             return None  # its bulk workflow was terminated
-        return await self._read_ended(saga_id) if has_left else None
+        return await self._read_ended(saga_id, caller) if has_left else None
 
     async def _wait(self, saga_id: str, seconds: float) -> bool:
         """Return whether the saga ends within this time."""

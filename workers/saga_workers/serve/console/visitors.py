@@ -42,8 +42,8 @@ class Visitor:
 
 
 Page = Callable[[Request, Visitor], Awaitable[Response]]
-Turn = Callable[[], AbstractAsyncContextManager[None]]
-"""Waits until the process does not do too much at once."""
+Turn = Callable[[str], AbstractAsyncContextManager[None]]
+"""Waits until the process does not do too much at once, for everybody and for the token of this name."""
 
 
 class PageNotFound(Exception):
@@ -113,7 +113,7 @@ class Visitors:
             if request.method == "POST":
                 # A form that arrives slowly keeps nobody waiting.
                 request = await with_body(request, max_bytes)
-            async with turn():
+            async with turn(visitor.caller.name):
                 return await page(request, visitor)
         except PageNotFound as error:
             return _problem(404, str(error), visitor)
