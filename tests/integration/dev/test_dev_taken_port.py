@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import stat
 import struct
@@ -92,4 +93,33 @@ def test_taken_port(project: Project) -> None:
         assert stranger.asked == 2, "no process of the project has gone there"
     assert [text for text in stranger.received if text] == []
     project.saga("dev", "down")
-    assert not sockets.exists()
+    assert stat.S_IMODE(sockets.stat().st_mode) == 0o700, "nobody else can take its name"
+
+
+def socket_folder(project: Project) -> Path:
+    return Path(str(make_url(load_settings(project.root).connection("shop").url).query["host"]))
+
+
+@pytest.mark.slow
+def test_a_folder_for_the_socket_that_another_user_has_taken(project: Project) -> None:
+    project.up("--only", "postgres")
+    kept = socket_folder(project)
+    project.saga("dev", "down")
+    (kept / ".s.PGSQL.1").touch()  # as a killed server leaves it
+    project.up("--only", "postgres")
+    assert socket_folder(project) == kept
+    assert not (kept / ".s.PGSQL.1").exists()
+    project.saga("dev", "down")
+    kept.rmdir()
+    kept.mkdir()
+    kept.chmod(0o777)  # whoever owns it, another user may be in it
+    (kept / "theirs").touch()
+    try:
+        assert project.up("--only", "postgres")["postgres"]["state"] == "running"
+        other = socket_folder(project)
+        assert other != kept
+        assert [file.name for file in kept.iterdir()] == ["theirs"]
+        project.saga("dev", "down", "--wipe")
+        assert not other.exists()
+    finally:
+        shutil.rmtree(kept)

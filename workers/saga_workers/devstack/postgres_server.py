@@ -8,6 +8,7 @@ import pwd
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -40,7 +41,7 @@ _METHOD = "scram-sha-256"
 _PROOF = f"require_auth={_METHOD}"
 """Without it a program that has taken the port of a server that ended could ask for the password in clear."""
 
-_SOCKETS = Path("/tmp")  # noqa: S108, each folder in it has a name that cannot be guessed
+_SOCKETS = Path("/tmp")  # noqa: S108, each folder in it is made with a random name
 """The place of the folders of Unix sockets. It is not in the project, because programs that copy a folder fail at a
 socket, and the same for all processes of a project, whatever their environment.
 """
@@ -63,12 +64,12 @@ class PostgresService(Service):
 
     @property
     def socket_folder(self) -> Path:
-        """The folder of the server's Unix socket, which only this user may enter.
+        """The folder of the server's Unix socket, which only this user may enter; it is in the record of the server.
 
         Who takes the port of a server that ended can pass the proof of a client on to the new server, and use its
         session; nobody else can take the socket.
         """
-        return _SOCKETS / f"saga-{self.folder.owner()}"
+        return Path(self.folder.read(self.name).data["sockets"])
 
     def url(self, ports: Mapping[str, int], database: str) -> str:
         """The URL of a database for people: as its owner, who is not a superuser."""
@@ -92,7 +93,7 @@ class PostgresService(Service):
 
     def prepare(self, data: Mapping[str, str]) -> Mapping[str, str]:
         """Run initdb, once. The finished cluster is renamed last, so that an incomplete one is never used."""
-        self._make_socket_folder()
+        data = {**data, "sockets": str(self._usable_socket_folder(data.get("sockets", "")))}
         if (self.cluster / "PG_VERSION").exists():
             self._remove_stale_pid_file()
             return data
@@ -128,25 +129,33 @@ class PostgresService(Service):
         draft.rename(self.cluster)
         return data
 
-    def _make_socket_folder(self) -> None:
-        """Make it anew: a killed server leaves its socket, and a lock file with a pid.
+    def _usable_socket_folder(self, recorded: str) -> Path:
+        """The folder of the last start, emptied: a killed server leaves its socket, and a lock file with a pid.
 
-        Its name cannot be guessed. Raises SagaError if another user has it nevertheless.
+        Its name is visible in the list of processes. So it stays while the server is down, or another user could take
+        its place; if it is gone nevertheless, one with a new random name is made. Raises SagaError.
         """
-        folder = self.socket_folder
-        self.stopped()
+        prefix, user = f"saga-{self.folder.owner()}-", unprivileged_command()[1]
+        folder = Path(recorded)
         try:
-            folder.mkdir(mode=0o700)
-            if (user := unprivileged_command()[1]) is not None:
+            if folder.name.startswith(prefix) and _is_private(folder, os.geteuid() if user is None else user):
+                for leftover in folder.iterdir():
+                    leftover.unlink()
+                return folder
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=_SOCKETS))
+            if user is not None:
                 os.chown(folder, user, user)
         except OSError as error:
             raise SagaError(
-                f"the folder {folder} for the socket of PostgreSQL cannot be made: {error.strerror}; remove it, and "
-                "make sure that you may write there"
+                f"the folder for the socket of PostgreSQL cannot be made in {_SOCKETS}: {error.strerror}; make sure "
+                "that you may write there"
             ) from error
+        return folder
 
-    def stopped(self) -> None:
-        shutil.rmtree(self.socket_folder, ignore_errors=True)
+    def wipe(self) -> None:
+        recorded = self.folder.read(self.name).data.get("sockets", "")
+        if Path(recorded).name.startswith(f"saga-{self.folder.owner()}-"):
+            shutil.rmtree(recorded, ignore_errors=True)
 
     def _remove_stale_pid_file(self) -> None:
         """Remove the lock file of a killed server, whose pid may have been reused by another program.
@@ -166,7 +175,7 @@ class PostgresService(Service):
         argv = [*prefix, str(program_folder() / "postgres"), "-D", str(self.cluster), "-p", str(ports["port"])]
         for option, value in _SERVER_OPTIONS.items():
             argv += ["-c", f"{option}={value}"]
-        argv += ["-c", f"unix_socket_directories={self.socket_folder}"]
+        argv += ["-c", f"unix_socket_directories={data['sockets']}"]
         return Launch(argv, self.folder.data_folder(self.name), environment_without("PG"), user)
 
     def not_ready(self, ports: Mapping[str, int]) -> str | None:
@@ -243,6 +252,15 @@ class PostgresService(Service):
 
 def _catalog_database(catalog: str) -> str:
     return f"catalog_{catalog}"
+
+
+def _is_private(folder: Path, user: int) -> bool:
+    """Return whether a folder belongs to this user, and nobody else may enter it."""
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == user and stat.S_IMODE(status.st_mode) == 0o700
 
 
 def _is_server_of(pid: int, cluster: Path) -> bool:

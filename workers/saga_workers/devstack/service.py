@@ -65,8 +65,8 @@ class Service(ABC):
         """Do what is necessary each time the service has become ready; idempotent."""
         return
 
-    def stopped(self) -> None:
-        """Remove what is useless after the process has ended; idempotent."""
+    def wipe(self) -> None:
+        """Remove what the service has made outside of its data folder; idempotent. Its process has ended."""
         return
 
     def start_help(self) -> str:

@@ -373,13 +373,14 @@ class Stack:
                 self._stop(service, record)
             self.folder.toml.unlink(missing_ok=True)
             if wipe:
+                for service in self.services.values():
+                    service.wipe()
                 self.folder.wipe()
         return stopped
 
     def _stop(self, service: Service, record: ServiceRecord) -> ServiceRecord:
         if record.process is not None:
             stop_process(record.process, number=service.stop_signal, grace=service.grace)
-        service.stopped()
         record = dataclasses.replace(record, wanted=False, process=None)
         self.folder.write(service.name, record)
         return record
