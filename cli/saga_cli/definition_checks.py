@@ -47,14 +47,17 @@ def read_settings(config: str | None) -> tuple[Settings, list[UsageError]]:
 
 
 def check_files(settings: Settings, mistakes: Sequence[UsageError], paths: Sequence[Path] = ()) -> CheckedFiles:
-    """Check the files of a project, or of ``paths``; ``mistakes`` are those of the settings."""
+    """Check the files of a project, or of ``paths``; ``mistakes`` are those of the settings.
+
+    Raises UsageError if a file belongs to another user.
+    """
     from dataclasses import replace
 
     from sagas.actions.registry import load_importable_actions
     from sagas.definition.loader import find_definition_files, load_definitions
     from sagas.project import Project
     from sagas.settings.effect_declarations import wrong_declarations
-    from sagas.settings.trust import require_own_modules
+    from sagas.settings.trust import require_own, require_own_modules
 
     require_own_modules(settings.actions, settings.root)
     actions, unimportable = load_importable_actions(settings.actions, settings.root)
@@ -70,6 +73,8 @@ def check_files(settings: Settings, mistakes: Sequence[UsageError], paths: Seque
         everything = [path for path in files if path.resolve() not in own]
         everything += [path for path in project_files if path.resolve() not in given]
         everything += [path for path in files if path.resolve() in own]
+    for path in everything:
+        require_own(path)
     definitions, diagnostics = load_definitions(everything, project.context)
     wanted = {str(path) for path in files}
     diagnostics = [

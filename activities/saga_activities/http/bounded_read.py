@@ -24,6 +24,8 @@ ACCEPT_ENCODING = "gzip"
 _IDENTITY = ("", "identity")
 _GZIP = ("gzip", "x-gzip")
 _MAX_GZIP_MEMBERS = 1_000
+_MAX_BELIEVED_BYTES = 1 << 40
+"""A body that is said to be larger could not arrive in time."""
 
 # Python's other codecs may be quadratic (punycode), strict in spite of `errors` (idna), or not about text (zlib).
 _CHARSETS = re.compile(
@@ -94,7 +96,8 @@ async def _read_body(response: httpx.Response, headers: Mapping[str, str], cost:
         body += part if gzip is None else gzip.decode(part, MAX_RESPONSE_BYTES + 1 - len(body))
         if max(len(body), received) > MAX_RESPONSE_BYTES:
             announced = headers.get("content-length", "") if gzip is None else ""
-            return max(int(announced) if announced.isdecimal() else 0, len(body), received)
+            size = int(announced) if announced.isdecimal() else 0
+            return max(size if size <= _MAX_BELIEVED_BYTES else 0, len(body), received)
     if gzip is not None and received and not gzip.is_complete:
         raise UnreadableBodyError("its gzip data is incomplete")
     return bytes(body)

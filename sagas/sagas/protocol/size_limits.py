@@ -66,8 +66,13 @@ def is_omitted(value: Any) -> bool:
     """True for what stands in place of a value that could not be kept: it says how large it was, or why not."""
     if not isinstance(value, dict) or len(value) != 2:
         return False
-    pair = (value.get("omitted"), *(value.keys() - {"omitted"}))
-    return pair in (("size", "bytes"), ("values", "bytes"), ("unreadable", "reason"))
+    return tells_size(value) or (value.get("omitted") == "unreadable" and isinstance(value.get("reason"), str))
+
+
+def tells_size(value: Mapping[str, Any]) -> bool:
+    """True for fields that :func:`omitted` could have written. A worker of another project may answer with any."""
+    size = value.get("bytes")
+    return value.get("omitted") in ("size", "values") and type(size) is int and size > 0
 
 
 def omitted(size: int, limit: Limit = "size") -> dict[str, Any]:

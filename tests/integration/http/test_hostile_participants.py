@@ -175,6 +175,16 @@ async def test_a_response_without_end_is_unknown_in_time(
     assert peak < 20 * MEGABYTE
 
 
+@pytest.mark.parametrize(("announced", "told"), [(3_000_000, True), (99_999_999_999_999_999_999, False)])
+async def test_only_a_size_that_may_be_true_is_told(
+    participant: RawServer, crm: HttpConnection, announced: int, told: bool
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % announced
+    participant.answer = [head, b"x" * (MAX_RESPONSE_BYTES + 1)]
+    size = (await call(crm)).result["bytes"]
+    assert (size == announced) if told else (MAX_RESPONSE_BYTES < size < 2 * MAX_RESPONSE_BYTES)
+
+
 async def test_a_body_without_end_is_not_kept(participant: RawServer, crm: HttpConnection) -> None:
     participant.answer, participant.forever = [b"HTTP/1.1 200 OK\r\n\r\n"], b"x" * 65_536
     outcome, peak = await peak_of(crm)

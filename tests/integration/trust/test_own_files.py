@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from saga_cli import main
 from saga_spark.job.job_execution import load_function
 from saga_spark.settings import SparkSettings
 from saga_workers.devstack.dev_folder import DevFolder
@@ -199,6 +200,21 @@ def test_definitions_that_are_read_again_are_checked_again(tmp_path: Path) -> No
     give_away(definition)
     with pytest.raises(UsageError, match="belongs to another user"):
         _ = Project(settings).definitions
+
+
+@needs_root
+@pytest.mark.parametrize("named", [True, False])
+def test_definitions_of_another_user_are_not_validated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], named: bool
+) -> None:
+    definition = tmp_path / "own.saga.yaml"
+    definition.write_text("saga: own\nsteps: [{id: a, uses: wait, with: {signal: go}}]\n", encoding="utf-8")
+    (tmp_path / "saga.toml").write_text('definitions = ["."]\n', encoding="utf-8")
+    arguments = ["validate", *([str(definition)] if named else []), "--config", str(tmp_path)]
+    assert main.run(arguments) == 0
+    give_away(definition)
+    assert main.run(arguments) == 2
+    assert f"own.saga.yaml belongs to another user (uid {STRANGER})" in capsys.readouterr().err
 
 
 @needs_root

@@ -182,6 +182,26 @@ def test_explain_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1. ↩ charge  payments.refund" in output(capsys, "explain", "checkout", "--fail", "place")
 
 
+def test_explain_prints_each_text_of_a_definition_on_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "saga.toml").write_text('definitions = ["."]\n', encoding="utf-8")
+    (tmp_path / "named.saga.yaml").write_text(
+        r"""
+saga: named
+description: "one\n::error file=a::two"
+steps:
+  - {id: approve, name: "x\n::error file=a::y", uses: wait, with: {signal: go}, if: "1 == 1\n || true"}
+""",
+        encoding="utf-8",
+    )
+    assert main.run(["explain", "named", "--config", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert r"approve  x\n::error file=a::y" in text
+    assert "named  one ::error file=a::two" in text
+    assert not [line for line in text.splitlines() if line.startswith("::")]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

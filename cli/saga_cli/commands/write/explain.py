@@ -93,22 +93,24 @@ def _print_plan(plan: Explanation) -> None:
         describe_schedule,
     )
     from sagas.presentation.step_phrases import step_phrases
+    from sagas.presentation.styled_text import to_rich
 
     definition, out = plan.definition, make_console()
-    out.print(Text.assemble((definition.saga, "bold"), f"  {definition.description}".rstrip()))
+    description = " ".join(definition.description.split())
+    out.print(to_rich([(definition.saga, "bold"), (f"  {description}".rstrip(), "")]))
     out.print()
     for number, step in enumerate(definition.steps, 1):
         name = "" if step.name == step.id else f"  {step.name}"
-        out.print(Text.assemble((f"{number:>2}  ", "dim"), (step.id, "bold"), name))
+        out.print(to_rich([(f"{number:>2}  ", "dim"), (step.id, "bold"), (name, "")]))
         for phrases in step_phrases(plan, step):
-            out.print(Padding(Text.assemble(*phrases), (0, 0, 0, 4), expand=False))
+            out.print(Padding(to_rich(list(phrases)), (0, 0, 0, 4), expand=False))
         out.print()
     out.print(describe_commit_point(definition))
     for sentence in (describe_locks(definition), describe_schedule(definition)):
         if sentence is not None:
-            out.print(Text(sentence))
+            out.print(to_rich([(sentence, "")]))
     for notification in definition.notify:
-        out.print(Text(f"✉ {describe_notification(notification)}"))
+        out.print(to_rich([(f"✉ {describe_notification(notification)}", "")]))
     out.print(
         Text(f"{saga_command('explain', definition.saga, fail='STEP')}    what is undone, in which order", style="dim")
     )

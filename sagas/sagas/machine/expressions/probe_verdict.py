@@ -10,7 +10,7 @@ from sagas.machine.expressions.context import expression_context
 from sagas.machine.expressions.evaluation import evaluate, evaluate_condition
 from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.outcomes import Outcome
-from sagas.protocol.size_limits import measure
+from sagas.protocol.size_limits import measure, tells_size
 
 
 def probe_verdict(run: SagaRun, entry: Entry, probe: Probe, outcome: Outcome) -> tuple[str, Any]:
@@ -36,7 +36,7 @@ def probe_verdict(run: SagaRun, entry: Entry, probe: Probe, outcome: Outcome) ->
 
 def _readable_response(response: Any) -> Any:
     """The response to a probe; a body that was too large is neither there nor missing."""
-    if isinstance(response, dict) and response.get("omitted") in ("size", "values") and "bytes" in response:
+    if isinstance(response, dict) and tells_size(response):
         why = f"the body of the response has {measure(response)} and was not kept"
         return {**response, "json": OmittedValue(why), "text": OmittedValue(why)}
     return response
