@@ -86,6 +86,8 @@ SCHEDULE_PREFIX = "schedule~"
 """Prefix of the ids of schedules and of their runs; the task queue and the name of the saga follow."""
 NOTIFICATION_WORKFLOW = "saga.notify"
 """The workflow type of notifications; not a valid saga name."""
+ENGINE_WORKFLOWS = (BATCH_WORKFLOW, BULK_WORKFLOW, NOTIFICATION_WORKFLOW, SCHEDULE_WORKFLOW)
+"""The workflow types of the engine; every other one that it runs is the name of a saga."""
 OUTCOME_MEMO = "saga"
 OUTCOME_SIGNATURE_MEMO = "saga-signature"
 """Memo field of a run of a saga that has ended: its last view. No start may bring it."""

@@ -40,6 +40,10 @@ NO_INPUT = RawValue(Payload())
 """The argument of a workflow that a client has started without one; it cannot be read."""
 
 
+SEVERAL_VALUES = Payload(metadata={"encoding": b"saga/several-values"})
+"""Stands for several arguments where one is expected; it cannot be read."""
+
+
 class UnreadableValue(Exception):
     """A value of another client that this worker cannot decode. Decoding it again would fail each time."""
 
@@ -79,6 +83,8 @@ def read_payload(payload: Payload, *, unambiguous: bool = False) -> Any:
     encoding = payload.metadata.get("encoding", b"")
     if encoding == _NULL:
         return None
+    if encoding == SEVERAL_VALUES.metadata["encoding"]:
+        raise UnreadableValue("it is more than one value")
     if encoding != JSON_ENCODING:
         raise UnreadableValue(f"unknown payload encoding {encoding.decode(errors='backslashreplace')[:80]}")
     try:

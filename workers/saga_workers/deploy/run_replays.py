@@ -29,18 +29,16 @@ from saga_workers.temporal.data_converter import for_workflow_tasks
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.worker.single_inputs import with_single_inputs
 from saga_workers.worker.undecoded_messages import UndecodedMessagesInterceptor
 from saga_workers.worker.worker_trust import TrustInterceptor, WorkerTrust
 from sagas.machine.remaining_calls import RemainingCall, calls_of_definition
 from sagas.project import Project
 from sagas.protocol.payloads import (
-    BATCH_WORKFLOW,
-    BULK_WORKFLOW,
     DEFINITION_HEADER,
     DETACHED_HEADER,
-    NOTIFICATION_WORKFLOW,
+    ENGINE_WORKFLOWS,
     OWNER_HEADER,
-    SCHEDULE_WORKFLOW,
     UNDO_SUFFIX,
 )
 from sagas.workflow.batch_workflow import BatchWorkflow
@@ -52,7 +50,6 @@ from sagas.workflow.saga_workflow import SagaWorkflow
 from sagas.workflow.schedule_workflow import ScheduledStart
 
 _WORKFLOWS = (SagaWorkflow, BulkWorkflow, BatchWorkflow, NotifyWorkflow, ScheduledStart)
-_ENGINE_TYPES = (BATCH_WORKFLOW, BULK_WORKFLOW, NOTIFICATION_WORKFLOW, SCHEDULE_WORKFLOW)
 _HEADERS_OF_SAGAS = (DEFINITION_HEADER, DETACHED_HEADER, OWNER_HEADER)
 
 
@@ -104,7 +101,7 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
 
     replayer = Replayer(
         workflows=_WORKFLOWS,
-        workflow_runner=_AskingRunner(ask),
+        workflow_runner=with_single_inputs(_AskingRunner(ask)),
         interceptors=[
             TrustInterceptor(WorkerTrust(project)),
             UndecodedMessagesInterceptor(),
@@ -185,7 +182,7 @@ def _is_of_the_engine(run: RunInfo, first: HistoryEvent, project: Project) -> bo
     """False for a workflow of somebody else, whose worker shares the task queue."""
     start = first.workflow_execution_started_event_attributes
     return (
-        run.workflow_type in _ENGINE_TYPES
+        run.workflow_type in ENGINE_WORKFLOWS
         or run.workflow_type in project.definitions
         or any(name in start.header.fields for name in _HEADERS_OF_SAGAS)
     )

@@ -61,6 +61,7 @@ from saga_workers.worker.enclosing_sagas import EnclosingSagas
 from saga_workers.worker.last_state import LastStates
 from saga_workers.worker.metric_labels import MetricLabels
 from saga_workers.worker.signed_activities import SignedActivitiesInterceptor
+from saga_workers.worker.single_inputs import with_single_inputs
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
 from saga_workers.worker.undecoded_messages import UndecodedMessagesInterceptor
@@ -255,7 +256,8 @@ class SagaPlugin(SimplePlugin):
 
 
 def _pass_through_engine(runner: WorkflowRunner | None) -> WorkflowRunner:
-    """Pass the engine's modules through Temporal's sandbox; the rest of the user's own runner stays as it is.
+    """Pass the engine's modules through Temporal's sandbox; the rest of the user's own runner stays as it is, but for
+    the inputs of the engine's workflows.
 
     This covers all packages of the engine, not only the one that workflows run: a file with a workflow is imported
     again inside the sandbox, and `from sagas import SagaPlugin` in it also imports database drivers and HTTP clients.
@@ -263,9 +265,9 @@ def _pass_through_engine(runner: WorkflowRunner | None) -> WorkflowRunner:
     if isinstance(runner, SandboxedWorkflowRunner):
         native = ("re2", "referencing", "rpds", "attr", "attrs")
         restrictions = runner.restrictions.with_passthrough_modules(*PACKAGES, *native)
-        return dataclasses.replace(runner, restrictions=restrictions)
+        runner = dataclasses.replace(runner, restrictions=restrictions)
     assert runner is not None
-    return runner
+    return with_single_inputs(runner)
 
 
 def _image_connections(project: Project) -> set[str]:
