@@ -89,6 +89,7 @@ def late_effect(step: str, op: str) -> Corruption:
     return lambda seen: replace(seen, journal=(*seen.journal, Effect(step, op, seen.journal[-1].at + 1)))
 
 
+SKIPPED = {"step": "ship", "decision": "skip", "who": "x", "reason": "y"}
 CORRUPTIONS: tuple[tuple[str, str, str, Corruption], ...] = (
     ("I1", "completed", "a balance grows", money("merchant", 1)),
     ("I1", "completed", "for a moment there was too little", lambda seen: replace(seen, totals=frozenset({100, 90}))),
@@ -114,7 +115,7 @@ CORRUPTIONS: tuple[tuple[str, str, str, Corruption], ...] = (
     ("I11", "undone", "no reason", story(reason=None)),
     ("I11", "undone", "another reason", story(reason={"kind": "failed", "step": "capture"})),
     ("I11", "parked", "nothing is parked", story(parked=[])),
-    ("I11", "completed", "a person decided", story(operator=[{"decision": "skip", "who": "x", "reason": "y"}])),
+    ("I11", "completed", "a person decided", story(operator=[SKIPPED])),
     ("I12", "completed", "too late", lambda seen: replace(seen, seconds=120.0)),
     ("I12", "completed", "a transaction stays open", lambda seen: replace(seen, idle_transactions=1)),
     ("I13", "completed", "a deposit stays held", lambda seen: replace(seen, holds=10)),
