@@ -64,18 +64,17 @@ def check_files(settings: Settings, mistakes: Sequence[UsageError], paths: Seque
     project = Project(settings, actions)
     # A folder that is only the default need not exist; a path of the command line must.
     files = find_definition_files(paths or [folder for folder in settings.definitions if folder.exists()])
-    everything = list(files)
+    everything, replacing = list(files), list[Path]()
     if paths:
-        # The rest of the project is read as well, so that nested sagas and their names are known. A name that is used
-        # twice is reported for the file that is read last. A file from elsewhere may replace one of the project.
+        # The rest of the project is read as well, so that nested sagas and their names are known. A file from elsewhere
+        # may replace one of the project.
         project_files = find_definition_files(definition for definition in settings.definitions if definition.exists())
         own, given = {path.resolve() for path in project_files}, {path.resolve() for path in files}
-        everything = [path for path in files if path.resolve() not in own]
+        replacing = [path for path in files if path.resolve() not in own]
         everything += [path for path in project_files if path.resolve() not in given]
-        everything += [path for path in files if path.resolve() in own]
     for path in everything:
         require_own(path)
-    definitions, diagnostics = load_definitions(everything, project.context)
+    definitions, diagnostics = load_definitions(everything, project.context, replacing=replacing)
     wanted = {str(path) for path in files}
     diagnostics = [
         *_settings_findings("SAGA142", settings, mistakes),

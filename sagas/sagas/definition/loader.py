@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,13 +29,15 @@ def parse_text(text: str, file: str, project: ProjectContext) -> tuple[Definitio
 
 
 def load_definitions(
-    paths: Iterable[Path | str], project: ProjectContext
+    paths: Iterable[Path | str], project: ProjectContext, *, replacing: Collection[Path] = ()
 ) -> tuple[dict[str, Definition], list[Diagnostic]]:
     """All definitions below ``paths`` by saga name, and all diagnostics.
 
-    A definition with an error is left out. Diagnostics name the files relative to ``paths`` as given.
+    A definition with an error is left out, and so are all that have the same name: the order of the files must not
+    decide which of them is run. ``replacing``: those of the paths that count instead of others with the same name.
+    Diagnostics name the files relative to ``paths`` as given.
     """
-    drafts: dict[str, SagaDraft] = {}
+    named: dict[str, list[SagaDraft]] = {}
     broken: list[SagaDraft | None] = []
     diagnostics: list[Diagnostic] = []
     for path in find_definition_files(paths):
@@ -50,14 +52,18 @@ def load_definitions(
         diagnostics += checked.diagnostics
         if draft is None or checked.failed:
             broken.append(draft)
-        elif draft.definition.saga in drafts:
-            name = draft.definition.saga
-            report.add(
-                "SAGA111", draft.root.node_of("saga"), f"the saga `{name}` is already defined in {drafts[name].file}"
-            )
-            diagnostics += report.diagnostics
         else:
-            drafts[draft.definition.saga] = draft
+            named.setdefault(draft.definition.saga, []).append(draft)
+    for name, same in named.items():
+        named[name] = [draft for draft in same if Path(draft.file) in replacing] or same
+    drafts = {name: same[0] for name, same in named.items() if len(same) == 1}
+    for name, same in named.items():
+        for draft, other in zip(same, [*same[1:], same[0]], strict=True) if len(same) > 1 else ():
+            report = Report(draft.file)
+            message = f"the saga `{name}` is also defined in {other.file}, so none of them is used"
+            report.add("SAGA111", draft.root.node_of("saga"), message)
+            diagnostics += report.diagnostics
+            broken.append(draft)
     every = {name: draft.definition for name, draft in drafts.items()}
     definitions = dict(every)
     for draft in (*drafts.values(), *(draft for draft in broken if draft is not None)):

@@ -326,13 +326,17 @@ def _require_database_in_path(connection: SqlConnection, url: URL) -> None:
 
 
 def _administrator_url(settings: Settings, connection: SqlConnection, url: URL) -> URL:
-    """The URL of a role that creates the copies: on the embedded server its superuser, else the connection's own."""
+    """The URL of a role that creates the copies: on the embedded server its superuser, else the connection's own.
+
+    The way is that of the connection, over the server's socket: whoever takes the port of a server that has ended must
+    not be asked by the superuser.
+    """
     if not connection.embedded:
         return url
     folder = DevFolder(settings.root)
     record = folder.read("postgres")
-    service = PostgresService(settings, folder)
-    return make_url(service.addresses(record.ports, record.data)["url"])
+    superuser = make_url(PostgresService(settings, folder).addresses(record.ports, record.data)["url"])
+    return url.set(username=superuser.username, password=superuser.password, database=superuser.database)
 
 
 def _libpq(url: URL) -> tuple[str, dict[str, str]]:

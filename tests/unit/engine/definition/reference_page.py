@@ -41,7 +41,7 @@ _RECORDS = {
 
 ACROSS_FILES = {
     "SAGA110": "A path that does not exist, a file nobody may read, or bytes that are not UTF-8.",
-    "SAGA111": "Two files say `saga: checkout`. The first one found is used, the second is left out.",
+    "SAGA111": "Two files say `saga: checkout`. None of them is used: the order of the files must not decide.",
     "SAGA142": "A setting that does not exist or has a wrong value. The definitions are checked without it.",
     "SAGA143": "A module of `actions` that does not exist, or raises an error when it is imported. Unknown actions, "
     "which may be its own, are then not reported.",

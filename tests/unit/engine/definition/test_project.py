@@ -44,10 +44,11 @@ def test_a_file_with_a_longer_name_does_not_mention_the_saga(tmp_path: Path) -> 
     assert not _mentions(tmp_path / "c.saga.yaml", "pay")
 
 
-def test_a_second_definition_of_the_same_name_is_still_found(tmp_path: Path) -> None:
+def test_of_two_definitions_of_the_same_name_none_is_used(tmp_path: Path) -> None:
     actual_project = project(tmp_path, a=PAY, b=PAY)
-    actual_project.definition("pay")  # the first file counts, as ever
-    assert [diagnostic.code for diagnostic in actual_project.diagnostics] == ["SAGA111"]
+    with pytest.raises(UsageError, match=r"there is no valid saga pay: .* SAGA111 the saga `pay` is also defined in"):
+        actual_project.definition("pay")
+    assert [diagnostic.code for diagnostic in actual_project.diagnostics] == ["SAGA111", "SAGA111"]
 
 
 def test_an_unknown_saga_is_reported_with_the_nearest_name(tmp_path: Path) -> None:

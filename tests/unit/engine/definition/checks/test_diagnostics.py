@@ -317,7 +317,16 @@ def test_a_misspelt_variable_is_suggested(tmp_path: Path) -> None:
 
 def test_a_duplicate_saga_name_is_reported(tmp_path: Path) -> None:
     _write(tmp_path, a=CHILD, b="\n" + CHILD)
-    assert _codes(load_definitions([tmp_path], ProjectContext(ACTIONS))[1]) == [("SAGA111", "b.saga.yaml", 2)]
+    definitions, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
+    assert _codes(diagnostics) == [("SAGA111", "a.saga.yaml", 1), ("SAGA111", "b.saga.yaml", 2)]
+    assert definitions == {}, "whoever adds a file that sorts first takes over no saga"
+
+
+def test_of_two_definitions_only_one_of_which_is_valid_that_one_is_used(tmp_path: Path) -> None:
+    _write(tmp_path, a=f"{CHILD}unknown: 1\n", b=CHILD)
+    definitions, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
+    assert [code for code, *_ in _codes(diagnostics)] == ["SAGA104"]
+    assert len(definitions) == 1
 
 
 def test_unreadable_files_are_reported(tmp_path: Path) -> None:
