@@ -6,13 +6,18 @@ import asyncio
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from saga_workers.doctor.saga_checks import check_sagas
 from saga_workers.stuck import stuck_sagas
+from saga_workers.views.parked import read_parked
+from saga_workers.views.saga_counts import count_sagas
+from saga_workers.views.saga_list import SagaFilter, query_sagas
 from sagas import Rejected, action
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
@@ -25,6 +30,7 @@ steps:
   - {id: ship, uses: refuses}
 """
 DELAYED = 300
+CLAIMS_PARKED = TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword("SagaState"), "PARKED")])
 
 
 @pytest.fixture
@@ -56,7 +62,12 @@ async def test_delayed_starts_hide_no_other_saga(
         await until(is_parked)
         delayed = [
             client.temporal.start_workflow(
-                "broken", {}, id=f"delayed-{mark}-{number}", task_queue=queue, start_delay=timedelta(hours=1)
+                "broken",
+                {},
+                id=f"delayed-{mark}-{number}",
+                task_queue=queue,
+                start_delay=timedelta(hours=1),
+                search_attributes=CLAIMS_PARKED,
             )
             for number in range(DELAYED)
         ]
@@ -67,6 +78,12 @@ async def test_delayed_starts_hide_no_other_saga(
             return count.count == DELAYED + 1
 
         await until(all_are_listed)
+        own = SagaFilter(task_queue=queue)
+        found = await read_parked(client.locator, own, limit=100)
+        assert ([row.saga_id for row in found.operations], found.omitted) == ([parked.id], 0)
+        listed = query_sagas(client.locator, replace(own, states=("PARKED",)), limit=100)
+        assert [view.id async for view in listed] == [parked.id]
+        assert (await count_sagas(client.temporal, queue)).states["PARKED"] == 1
         began, told = time.monotonic(), []
         results = await check_sagas(client.temporal, project, on_progress=told.append)
         assert time.monotonic() - began < 30

@@ -22,6 +22,7 @@ from saga_workers.client import Client
 from saga_workers.reconcile.current_views import current_view
 from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.relay.check_back import entry_status
+from saga_workers.serve.public_outcome import public_outcome
 from saga_workers.start.existing_sagas import Unverified
 from saga_workers.start.row_starts import final_state
 from saga_workers.temporal.temporal_runs import describe_run
@@ -117,6 +118,7 @@ async def test_a_forged_end_decides_nothing(shop: Shop, state: str) -> None:
         with pytest.raises(Unverified):
             await client.start("own", {"text": "x"}, id=id, again=True)
         assert await final_state(client.locator, id) == "TERMINATED"
+        assert public_outcome(await client.view(id))["state"] == "TERMINATED"
         assert await liveness_of(client.locator, id) == "terminated"
         view = await client.view(id)
         assert (view.state, view.incomplete, exit_code(view)) == (state, UNVERIFIED, FAILED)

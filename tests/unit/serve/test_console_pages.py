@@ -216,7 +216,7 @@ async def test_a_late_value_is_not_shown_as_a_recent_one() -> None:
 @pytest.mark.parametrize(
     "asked",
     ["//evil.example", "https://evil.example", "/sagas/a", "/consoles", "/console\\evil", "/console/\n", "", None,
-     "/console//evil.example\\", "javascript:alert(1)"],
+     "/console//evil.example\\", "/console/../evil", "/console/%2e%2E/evil", "/console/a/..?b", "javascript:alert(1)"],
 )  # fmt: skip
 def test_the_sign_in_leads_to_the_console_only(asked: str | None) -> None:
     assert next_page(asked) == "/console"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from saga_workers.serve.openapi import OUTCOME_FIELDS
@@ -11,7 +12,12 @@ from sagas.protocol.saga_view import SagaView
 
 
 def public_outcome(view: SagaView) -> Mapping[str, Any]:
-    """The outcome: neither the input nor the results of steps, and no words of databases and participants."""
+    """The outcome: neither the input nor the results of steps, and no words of databases and participants.
+
+    Of an end that no key of the project has signed only that: anybody can close a run under the id of a saga.
+    """
+    if view.is_unverified:
+        view = replace(view, state="TERMINATED", output=None)
     document = view.to_json()
     return {
         **{name: document.get(name) for name in OUTCOME_FIELDS},

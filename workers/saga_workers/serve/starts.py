@@ -27,7 +27,7 @@ from saga_workers.serve.public_outcome import public_outcome
 from saga_workers.serve.request_body import BadRequest, checked_in_time, longest_body, read_body
 from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import StartBody, parse_start
-from saga_workers.start.existing_sagas import AlreadyEnded
+from saga_workers.start.existing_sagas import AlreadyEnded, Unverified
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartResult
@@ -129,6 +129,8 @@ class StartEndpoint:
             view = await self._wait_shared(started.bulk_id, started.id, wait, caller) if wait > 0 else None
         elif started.completed or (wait > 0 and await self._wait(started.id, wait)):
             view = await self._read_ended(started.id, caller)
+        if view is not None and view.is_unverified:
+            raise Unverified(started.id)
         outcome = public_outcome(view) if view is not None and view.state in FINAL_STATES else None
         document = {"id": started.id, "run_id": started.run_id, "started": started.started, "outcome": outcome}
         location = f"/sagas/{quote(started.id, safe='')}"

@@ -5,6 +5,7 @@ Whether a claim of a closed run is believed, see :mod:`saga_workers.location.ver
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from decimal import Decimal
 
@@ -20,10 +21,10 @@ def visible_state(run: RunInfo) -> ViewState:
     """The saga's state as far as Temporal alone knows it.
 
     Most runs never write their state: RUNNING and COMPLETED come from Temporal's own status. (A run past its commit
-    point is COMMITTED here only if it had an error there.) A run that is open has not ended, whatever its start has
-    claimed before the first task of the run could delete it.
+    point is COMMITTED here only if it had an error there.) A run that is open has not ended, and one that begins later
+    is in no state, whatever its start has claimed before the first task of the run could delete it.
     """
-    written = run.attributes.get("SagaState")
+    written = run.attributes.get("SagaState") if run.begins_at.timestamp() <= time.time() else None
     match run.status:
         case WorkflowExecutionStatus.RUNNING | WorkflowExecutionStatus.CONTINUED_AS_NEW:
             return "RUNNING" if written is None or written in FINAL_STATES else written

@@ -8,10 +8,13 @@ more runs than it should, and the reader of the list compares the value itself.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 from sagas.errors import UsageError
 from sagas.text.printable import printable_line
 from sagas.text.shortening import shorten
+
+_CLOCKS_DIFFER = timedelta(minutes=1)
 
 _NOT_IN_LITERALS = re.compile('[\\\\"\x00-\x1f\x7f]')
 
@@ -42,6 +45,13 @@ def keyword_condition(field: str, value: str) -> str:
     if has_literal(value):
         return f"{field} = {quote(value)}"
     return prefix_condition(field, value) or f"{field} IS NOT NULL"
+
+
+def begun_condition() -> str:
+    """A condition that holds for all runs whose first task is due: a delayed start may claim any state, which that task
+    would delete.
+    """
+    return f"ExecutionTime <= '{(datetime.now(UTC) + _CLOCKS_DIFFER).isoformat()}'"
 
 
 def prefix_condition(field: str, start: str) -> str | None:

@@ -11,7 +11,7 @@ from temporalio.client import Client as Temporal
 
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_runs import RunInfo
-from saga_workers.temporal.visibility_filter import has_literal, quote
+from saga_workers.temporal.visibility_filter import begun_condition, has_literal, quote
 from saga_workers.views.oldest_runs import oldest_runs
 from saga_workers.views.saga_counts import count_runs
 from saga_workers.views.saga_list import SagaFilter, ledger_views, list_saga_runs
@@ -94,6 +94,7 @@ async def read_parked(
     are listed either. Raises UsageError if a filter is invalid, LedgerUnavailable.
     """
     where = "ExecutionStatus = 'Running'" + ("" if include_running else f" AND {_MAY_BE_PARKED}")
+    where = f"{where} AND {begun_condition()}"
     if criteria.where:
         where = f"({criteria.where}) AND {where}"
     narrowed = SagaFilter(

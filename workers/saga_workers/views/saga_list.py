@@ -19,6 +19,7 @@ from saga_workers.temporal.claimed_states import closed_view, may_be_undone, vis
 from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import (
+    begun_condition,
     keyword_condition,
     list_condition,
     prefix_condition,
@@ -135,7 +136,7 @@ async def list_saga_runs(temporal: Temporal, criteria: SagaFilter) -> AsyncItera
 def _state_query(state: str) -> str:
     if state not in STATES:
         raise UsageError(f"there is no state {state}; the states are {', '.join(STATES)}")
-    return _FILTERS.get(state, f"ExecutionStatus = 'Running' AND SagaState = '{state}'")
+    return _FILTERS.get(state) or f"ExecutionStatus = 'Running' AND SagaState = '{state}' AND {begun_condition()}"
 
 
 async def query_sagas(

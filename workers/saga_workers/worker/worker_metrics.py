@@ -35,6 +35,7 @@ from saga_workers.ledger.writer import LedgerMetrics
 from saga_workers.runtime.metrics import Refreshed, without_created
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.server_time import ServerTime
+from saga_workers.temporal.visibility_filter import begun_condition
 from saga_workers.worker.metric_labels import OTHER, Definitions, MetricLabels
 from sagas.definition.model import Definition
 from sagas.protocol.messages import CallOperation
@@ -364,7 +365,8 @@ class SagaGauges:
 
     async def _query(self) -> SagaGaugeValues:
         self._offset = await self._server_time.likely() - time.monotonic()
-        runs = [run async for run in self._client.list_workflows(_PARKED_QUERY, rpc_timeout=_RPC_TIMEOUT)]
+        query = f"{_PARKED_QUERY} AND {begun_condition()}"
+        runs = [run async for run in self._client.list_workflows(query, rpc_timeout=_RPC_TIMEOUT)]
         await self._update_parked_since(runs)
         oldest: dict[str, float] = {}
         for run in runs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -86,7 +87,10 @@ class SignIn:
 
 def next_page(asked: str | None) -> str:
     """The page of the console to show after the sign-in; the board in place of anything else."""
-    return asked if asked is not None and _OWN_PAGE.fullmatch(asked) else ROOT
+    if asked is None or not _OWN_PAGE.fullmatch(asked):
+        return ROOT
+    # Browsers resolve these, also encoded.
+    return ROOT if ".." in unquote(asked.partition("?")[0]).split("/") else asked
 
 
 def _form(status: int, following: str, problem: str = "", *, close: bool = False) -> Response:
