@@ -20,7 +20,7 @@ SEARCH_PATH = """
 # before PostgreSQL 18 as the role if they are deferred, and each of them may set the search_path of the session.
 # `types` are those of their columns, and those that a name of the search_path leads to, as in a cast: the owner of one
 # can give it a cast or a check. The row type of a table counts there only for the types of its columns: the tables of
-# other applications that the role has no right on are no finding. A multirange belongs to its range. `routines` are
+# other applications, on which the role has no right, do not count. A multirange belongs to its range. `routines` are
 # those that names of the search_path, casts and expressions, triggers, policies, rules and operators of `used` and
 # checks of `types` lead to, those of event triggers, and what the catalog shows them to call, such as the functions of
 # an aggregate; their owner can replace them. 16384 is the first oid that is not PostgreSQL's own. Rights of one kind in

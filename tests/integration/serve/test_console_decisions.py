@@ -140,7 +140,7 @@ async def test_an_operator_pauses_and_cancels_a_saga(console: ServedConsole) -> 
 
         await until(has_booked)
         assert await offered() == ["cancel", "pause"]
-        await ask("pause", "What is under way ends", "The saga is paused: in flight: approve.")
+        await ask("pause", "What is under way ends", "; in flight: approve.")
         assert await offered() == ["cancel", "resume"]
         await ask("resume", "goes on", "The saga goes on.")
         await ask("cancel", "<li>Hold the room will be undone</li>", "its completed steps are being undone")

@@ -79,8 +79,8 @@ async def test_delayed_starts_hide_no_other_saga(
 
         await until(all_are_listed)
         own = SagaFilter(task_queue=queue)
-        found = await read_parked(client.locator, own, limit=100)
-        assert ([row.saga_id for row in found.operations], found.omitted) == ([parked.id], 0)
+        parked_now = await read_parked(client.locator, own, limit=100)
+        assert ([row.saga_id for row in parked_now.operations], parked_now.omitted) == ([parked.id], 0)
         listed = query_sagas(client.locator, replace(own, states=("PARKED",)), limit=100)
         assert [view.id async for view in listed] == [parked.id]
         assert (await count_sagas(client.temporal, queue)).states["PARKED"] == 1

@@ -51,7 +51,7 @@ def test_a_type_in_the_path_is_reported(shop: Shop, case: str) -> None:
 
 
 def test_the_check_of_a_type_that_only_a_cast_names_runs_as_the_worker(shop: Shop) -> None:
-    """It was made while its owner might create objects in a schema of the path, which it may not any more."""
+    """The type was made while its owner might create objects in a schema of the path, which it may not any more."""
     for statement in (
         "create schema hidden",
         "grant usage on schema hidden to {worker}",
@@ -75,7 +75,7 @@ def test_the_check_of_a_type_that_only_a_cast_names_runs_as_the_worker(shop: Sho
 
 
 def test_the_row_type_of_a_table_without_rights_is_none(shop: Shop) -> None:
-    """It runs only what the types of its columns and its casts do: tables of other applications are no finding."""
+    """A row type runs only what the types of its columns and its casts do: tables of others are no finding."""
     shop.execute("create table letter (n int)")
     shop.execute("alter table letter owner to {stranger}")
     assert look(shop) is None

@@ -22,8 +22,9 @@ MAX_STARTS_OF_TOKEN = 16
 MAX_CONCURRENT_READS = 16
 """Maximum concurrent reads of sagas; further ones wait, and no other request waits for them."""
 
-MAX_READS_OF_TOKEN = 4
-"""Maximum concurrent reads with one token. One of an unknown id asks every database, so each more delays the starts."""
+MAX_READS_OF_TOKEN = 8
+"""Maximum concurrent reads with one token. One of an unknown id asks every database, so each more delays the
+starts; one of a saga without its worker takes QUERY_TIMEOUT, so with fewer, these would wait too long."""
 
 MAX_CONCURRENT_CALLBACKS = 32
 """Maximum concurrent callbacks that are handed to their sagas; further ones wait."""
