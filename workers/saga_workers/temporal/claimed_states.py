@@ -5,13 +5,14 @@ Whether a claim of a closed run is believed, see :mod:`saga_workers.location.ver
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from temporalio.client import WorkflowExecutionStatus
 
 from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.temporal.visibility_filter import CLOCKS_DIFFER
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.payloads import OUTCOME_MEMO, STARTED_AT_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import FINAL_STATES, SagaView, ViewState
@@ -24,7 +25,8 @@ def visible_state(run: RunInfo) -> ViewState:
     point is COMMITTED here only if it had an error there.) A run that is open has not ended, and one that begins later
     is in no state, whatever its start has claimed before the first task of the run could delete it.
     """
-    written = run.attributes.get("SagaState") if run.begins_at.timestamp() <= time.time() else None
+    has_begun = run.begins_at <= datetime.now(UTC) + CLOCKS_DIFFER
+    written = run.attributes.get("SagaState") if has_begun else None
     match run.status:
         case WorkflowExecutionStatus.RUNNING | WorkflowExecutionStatus.CONTINUED_AS_NEW:
             return "RUNNING" if written is None or written in FINAL_STATES else written

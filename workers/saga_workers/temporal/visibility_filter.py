@@ -14,7 +14,8 @@ from sagas.errors import UsageError
 from sagas.text.printable import printable_line
 from sagas.text.shortening import shorten
 
-_CLOCKS_DIFFER = timedelta(minutes=1)
+CLOCKS_DIFFER = timedelta(minutes=1)
+"""The most by which the clock of this machine is believed to be behind that of the server."""
 
 _NOT_IN_LITERALS = re.compile('[\\\\"\x00-\x1f\x7f]')
 
@@ -51,7 +52,7 @@ def begun_condition() -> str:
     """A condition that holds for all runs whose first task is due: a delayed start may claim any state, which that task
     would delete.
     """
-    return f"ExecutionTime <= '{(datetime.now(UTC) + _CLOCKS_DIFFER).isoformat()}'"
+    return f"ExecutionTime <= '{(datetime.now(UTC) + CLOCKS_DIFFER).isoformat()}'"
 
 
 def prefix_condition(field: str, start: str) -> str | None:
