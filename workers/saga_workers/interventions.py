@@ -470,4 +470,9 @@ async def _execute_update(
             if described is not None and described.run.running:  # the server has lost the request, e.g. on a restart
                 raise NoAnswer(f"Temporal has lost the {name} of {saga_id}; send it again") from error
             raise _just_ended_error(saga_id) from error
+        if error.status is RPCStatusCode.FAILED_PRECONDITION:
+            raise SagaError(
+                f"Temporal passes no {name} on to {saga_id}, because its workflow task fails again and again",
+                help=f"{saga_command('show', saga_id)}    shows why",
+            ) from error
         raise

@@ -97,6 +97,12 @@ async def start_again(
             f"the guards have effects of {saga_id}, but not what it was started with",
             help=f"start it with its input: {start_with_input(saga_id, name)}, then cancel it",
         )
+    if origin is None and location.run is not None and not location.run.run.running:
+        reset = f"temporal workflow reset --workflow-id {shlex.quote(saga_id)} --type LastWorkflowTask --reason …"
+        raise RefusedError(
+            f"no database has what {saga_id} was started with",
+            help=f"{reset}    lets its run go on from its last workflow task that did not fail",
+        )
     if origin is None:
         raise await client.locator.unknown_saga(saga_id)
     if location.open_run is not None and await has_ended_before(client.locator, saga_id, origin):

@@ -10,6 +10,7 @@ from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client as Temporal
 
 from saga_workers.temporal.attempt_failure import latest_failure
+from saga_workers.temporal.malformed_results import is_malformed_result, malformed_result_text
 from saga_workers.temporal.run_history import last_task_failure
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunDescription, no_poller_message, nobody_answers
@@ -46,12 +47,15 @@ async def temporal_reasons(
     if run.paused:
         reasons.append("it is paused in Temporal")
     attempt = raw.pending_workflow_task.attempt
-    if not await workers.polled(run.task_queue):
+    failure = await last_task_failure(temporal, run) if attempt > 1 else None
+    if is_malformed_result(failure):
+        reasons.append(malformed_result_text(run.id))
+    elif not await workers.polled(run.task_queue):
         reasons.append(no_poller_message(run.task_queue))
     elif await workers.unanswered(described):
         reasons.append(nobody_answers(run.task_queue))
     elif attempt > 1:
-        failure, why = await last_task_failure(temporal, described.run), "see the worker's log or the Web UI"
+        why = "see the worker's log or the Web UI"
         if failure is not None and failure.application_failure_info.type == KeyMissing.__name__:
             why = printable_line(failure.message)
         fails = "times out" if failure is None else "fails"

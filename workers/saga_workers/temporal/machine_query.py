@@ -9,14 +9,14 @@ from typing import Any
 
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import from_snapshot
 from sagas.errors import RefusedError
-from sagas.protocol.payloads import MACHINE_QUERY, unpack_state
+from sagas.protocol.payloads import MACHINE_QUERY, VIEW_QUERY, unpack_state
 from sagas.protocol.signed_content import message_content
 from sagas.settings import Settings
 from sagas.settings.signing_keys import SigningKeys
@@ -77,6 +77,19 @@ async def read_machine(temporal: Temporal, run: RunInfo, settings: Settings | No
     except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError, RefusedError):
         return None
     return unpack_state(packed) if packed else None
+
+
+async def answers_no_query(temporal: Temporal, run: RunInfo) -> bool:
+    """True if Temporal passes no query on to a closed run, now or later: its workflow task had failed again and again,
+    or it was closed before the first one.
+    """
+    try:
+        await temporal.get_workflow_handle(run.id, run_id=run.run_id).query(VIEW_QUERY, rpc_timeout=_QUERY_TIMEOUT)
+    except RPCError as error:
+        return not run.running and error.status is RPCStatusCode.FAILED_PRECONDITION
+    except (WorkflowQueryFailedError, WorkflowQueryRejectedError, *UNREADABLE_PAYLOAD):
+        return False
+    return False
 
 
 def verifying_keys(settings: Settings | None) -> SigningKeys | None:

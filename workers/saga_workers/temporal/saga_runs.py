@@ -18,6 +18,7 @@ from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.bulk.names import TAKE_ACTIVITY
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import LOAD_ACTIVITY, OUTCOME_MEMO, VERIFY_ACTIVITY
+from sagas.text.shell import saga_command
 
 _START_CHECKS = (LOAD_ACTIVITY, VERIFY_ACTIVITY, TAKE_ACTIVITY)
 """The activities that decide whether a run may start."""
@@ -39,6 +40,15 @@ async def was_never_accepted(temporal: Temporal, run: RunInfo) -> bool:
 def closed_before_begun(saga_id: str) -> RefusedError:
     """The refusal to undo a saga whose run was closed before its first workflow task."""
     return RefusedError(f"{saga_id} was closed before it had begun, so nothing is to be undone")
+
+
+def state_is_lost(saga_id: str) -> RefusedError:
+    """The refusal to undo a saga whose run was closed while its workflow task failed again and again."""
+    return RefusedError(
+        f"Temporal passes no query on to the closed run of {saga_id}, because its workflow task had failed again and "
+        "again, so its state is not known",
+        help=f"{saga_command('resume', saga_id)}    starts it again with what the guards have kept",
+    )
 
 
 async def describe_saga_run(temporal: Temporal, id: str) -> RunDescription | None:

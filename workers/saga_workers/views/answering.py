@@ -15,6 +15,7 @@ from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedErr
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
+from saga_workers.temporal.malformed_results import is_malformed_result, malformed_result_text
 from saga_workers.temporal.run_history import last_task_failure
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import (
@@ -99,8 +100,11 @@ class Workers:
         unanswered = isinstance(error, TimeoutError) or (
             isinstance(error, RPCError) and (error.status in _UNANSWERED or _NO_POLLER in error.message)
         )
+        failure = await last_task_failure(self._temporal, run) if task.attempt > 1 else None
+        if is_malformed_result(failure):
+            return Unqueryable(malformed_result_text(run.id))
         if not unanswered and task.attempt > 1:
-            if await last_task_failure(self._temporal, described.run) is not None:
+            if failure is not None:
                 return Unqueryable(f"its workflow task fails (attempt {task.attempt}: see the worker's log)")
             unanswered = True  # the server passes no query on while it retries a task
         if not unanswered:

@@ -49,6 +49,10 @@ _MAX_RUNS = 10
 
 _QUERY_TIMEOUT = timedelta(seconds=8)
 
+_NEVER_TELLS = (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION)
+"""The answers of Temporal for a run that it has deleted, and for one that was closed before its first workflow task or
+while its workflow task failed again and again: no query reaches it, now or later."""
+
 _NOT_BACKWARD = ("FAILED", "COMMITTED", "COMPLETED")
 """The states of a run that was refused, or has gone forward because the saga was past its commit point."""
 
@@ -234,7 +238,7 @@ async def _states_before(locator: Locator, started: datetime) -> AsyncIterator[s
             yield None
             continue
         except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
+            if error.status not in _NEVER_TELLS:
                 raise SagaError(f"the run {run_id} of {workflow_id} does not answer: {error}") from error
             yield None
             continue

@@ -11,7 +11,7 @@ from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.machine_query import query_machine
-from saga_workers.temporal.saga_runs import closed_before_begun
+from saga_workers.temporal.saga_runs import closed_before_begun, state_is_lost, was_accepted
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from saga_workers.views.accesses import forgotten_text
 from sagas.errors import InfrastructureError, RefusedError
@@ -30,8 +30,8 @@ class LastStates:
     async def __call__(self, saga_id: str) -> str | None:
         """The state as :func:`sagas.protocol.payloads.pack_state` writes it; None if there is none.
 
-        Raises RefusedError if the saga is still running, never began, its state is not signed, or its values are being
-        forgotten; InfrastructureError if its workflow is about to close or the ledger does not answer.
+        Raises RefusedError if the saga is still running, never began, its state is lost or not signed, or its values
+        are being forgotten; InfrastructureError if its workflow is about to close or the ledger does not answer.
         """
         try:
             state = await self._read(saga_id)
@@ -72,7 +72,9 @@ class LastStates:
         except RPCError as error:
             if error.status is not RPCStatusCode.FAILED_PRECONDITION:
                 raise
-            # Temporal cannot ask a run that was closed before its first workflow task.
+            # Temporal asks no run that was closed before its first workflow task, or while that failed again and again.
+            if await was_accepted(self._locator.temporal, described.run):
+                raise state_is_lost(saga_id) from error
             raise closed_before_begun(saga_id) from error
 
     async def _refuse_foreign(self, run: RunInfo) -> None:

@@ -165,6 +165,7 @@ def _resume_one(
     from saga_workers.stuck.continuation import continue_saga
     from saga_workers.stuck.resumption import ABSENT, start_again
     from saga_workers.stuck.verdict import judge
+    from saga_workers.temporal.machine_query import answers_no_query
     from saga_workers.views.saga_view import read_view
     from sagas.project import Project
 
@@ -179,7 +180,10 @@ def _resume_one(
             location = await client.locator.locate(saga_id)
             who = operator_name(as_) or client.temporal.identity
             verdict = await judge(client.locator, settings, location)
-            if verdict in ("terminated", "claim left"):
+            is_continued, run = verdict in ("terminated", "claim left"), location.run
+            if is_continued and run is not None and not run.never_accepted:
+                is_continued = not await answers_no_query(client.temporal, run.run)
+            if is_continued:
                 done = await continue_saga(client.locator, saga_id, who, reason)
                 state = (await read_view(client.locator, saga_id)).state
                 return {"id": saga_id, "response": done, "state": state}

@@ -1,0 +1,26 @@
+"""Activity results that are not one value. Temporal's SDK cannot process them, so no worker can continue their run."""
+
+from __future__ import annotations
+
+import shlex
+
+from temporalio.api.failure.v1 import Failure
+
+_SDK_MESSAGE = "Not exactly one payload in activity result"
+"""The SDK's message about an activity that is completed with no payload or with several. Any client of the namespace
+that knows the task token or the ids of an activity can complete it so."""
+
+
+def is_malformed_result(task_failure: Failure | None) -> bool:
+    """True if this failure of a workflow task comes from such a result: the next attempts fail in the same way."""
+    return task_failure is not None and _SDK_MESSAGE in task_failure.message
+
+
+def malformed_result_text(workflow_id: str) -> str:
+    """The message for operators: why no worker continues the run, and what to do."""
+    reset = f"temporal workflow reset --workflow-id {shlex.quote(workflow_id)} --type LastWorkflowTask --reason …"
+    return (
+        "an activity was completed with no value or with several, which Temporal's SDK cannot process, so no worker "
+        f"continues this run and no cancel reaches it; `{reset}` has that step asked again: see to whoever answers it, "
+        "then cancel the saga or let it go on"
+    )
