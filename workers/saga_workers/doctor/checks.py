@@ -13,6 +13,7 @@ from temporalio.service import RPCError
 
 from saga_workers.doctor.codec_keys import check_codec_keys
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
+from saga_workers.doctor.foreign_definers import check_definers
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.doctor.schedule_checks import check_schedules
 from saga_workers.doctor.schema_rights import check_schema_rights
@@ -360,6 +361,7 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
             warn_after = connection.prepared_warn_after
             prepared = await check_two_phase(connection.name, engine, warn_after) if two_phase else []
             rights = await check_schema_rights(connection.name, engine, connection.trusted_roles)
+            rights += await check_definers(connection.name, engine)
             rights += await check_foreign_key_setting(connection.name, engine)
             rights += await check_session_pooling(connection.name, engine)
             types = await check_column_types(connection.name, engine)
