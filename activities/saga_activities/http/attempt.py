@@ -51,7 +51,7 @@ from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.size_limits import limit_size
 from sagas.settings.masking import mask
 from sagas.sql_text.tokens import shown
-from sagas.text.masked_texts import mask_texts, texts_of_attempt
+from sagas.text.masked_texts import mask_beginning, texts_of_attempt
 
 Op = Literal["do", "undo", "confirm", "probe"]
 
@@ -244,7 +244,9 @@ class _HttpAttempt:
 
 def quotable_body(response: HttpResponse) -> str:
     """The beginning of a body of text; it is masked before it is cut, or a half of a sensitive text would stay."""
-    return mask(mask_texts(response.text, texts_of_attempt())[:MAX_MASKED]) if _is_text(response) else ""
+    if not _is_text(response):
+        return ""
+    return mask(mask_beginning(response.text, texts_of_attempt(), MAX_MASKED))
 
 
 def _no_effect(failure: Failure, attempt: int, *, retryable: bool = True) -> Outcome:

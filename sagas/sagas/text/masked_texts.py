@@ -18,6 +18,9 @@ from sagas.text.text_search import QUOTED, TextSearch
 MAX_FORMS = 1_000
 """Texts that are searched for in several notations."""
 
+_LONGEST_SHORT = 12 * QUOTED
+"""Characters of a short text in the longest notation, in which each character is 12: two escapes of 6 in JSON."""
+
 MAX_LOOKUPS = 1_000_000
 """Lookups for one message, or for one document. They take a tenth of a second, also of a workflow task."""
 
@@ -30,6 +33,19 @@ def mask_texts(message: str, texts: Iterable[str]) -> str:
     """
     given = tuple(texts)
     return _masked(message, given, MAX_LOOKUPS)[0] if given else message
+
+
+def mask_beginning(message: str, texts: Iterable[str], most: int) -> str:
+    """The beginning of the message, masked as by :func:`mask_texts`: at most ``most`` characters, and fewer if some are
+    masked. The work does not depend on how much follows.
+    """
+    long, short = _searches(tuple(texts))
+    is_cut = len(message) > most + _LONGEST_SHORT
+    masked, taken = long.masked(message, MAX_LOOKUPS, most + _LONGEST_SHORT)
+    if masked == MASK or not is_cut:
+        return short.masked(masked, MAX_LOOKUPS - taken)[0][:most]
+    # A short text that the cut has halved is in the last characters.
+    return short.masked(masked, MAX_LOOKUPS - taken, max(0, len(masked) - _LONGEST_SHORT))[0][:most]
 
 
 def _masked(message: str, texts: tuple[str, ...], most: int) -> tuple[str, int]:

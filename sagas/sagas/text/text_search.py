@@ -36,15 +36,17 @@ class TextSearch:
         characters = re.escape("".join(sorted(lengths)))
         self._begin = re.compile(rf"(?<!\w)[{characters}]" if whole else f"[{characters}]") if lengths else None
 
-    def masked(self, message: str, most: int) -> tuple[str, int]:
+    def masked(self, message: str, most: int, until: int | None = None) -> tuple[str, int]:
         """The message with `•••` in place of the texts, and how many lookups that took.
 
-        Beyond ``most`` of them all of it is masked.
+        Beyond ``most`` of them all of it is masked. ``until``: only what begins before this character is wanted, and a
+        text that begins there and ends later is masked as a whole.
         """
-        lookups = 1 + len(message) // _CHARACTERS_PER_LOOKUP
+        until = len(message) if until is None else min(until, len(message))
+        lookups = 1 + until // _CHARACTERS_PER_LOOKUP
         parts: list[str] = []
         masked_to = 0
-        for start, end, took in self._places(message):
+        for start, end, took in self._places(message, until):
             lookups += took
             if lookups > most:
                 return MASK, lookups
@@ -53,15 +55,15 @@ class TextSearch:
             if start >= masked_to:
                 parts += (message[masked_to:start], MASK)
             masked_to = end
-        return ("".join((*parts, message[masked_to:])) if parts else message), lookups
+        return "".join((*parts, message[masked_to:until])), lookups
 
-    def _places(self, message: str) -> Iterator[tuple[int, int, int]]:
+    def _places(self, message: str, until: int) -> Iterator[tuple[int, int, int]]:
         """Places at which a text may begin, each with the end of the longest text there and the lookups for it. The end
         is the beginning if there is none.
         """
         if self._begin is None:
             return
-        for match in self._begin.finditer(message):
+        for match in self._begin.finditer(message, 0, until):
             start, end, took = match.start(), match.start(), 0
             for length in self._lengths[message[start]]:
                 candidates = self._by_beginning.get(message[start : start + length], ())
