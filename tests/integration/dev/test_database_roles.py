@@ -55,3 +55,13 @@ def test_a_role_that_was_made_before_gives_its_maker_nothing(postgres_server: Da
             create_databases(admin, [name], "superuser")
         admin.execute("grant connect on database template1 to public")
         admin.execute("grant connect on database postgres to public")
+
+
+def test_a_name_that_is_too_long_for_its_role_is_refused(postgres_server: DatabaseServer) -> None:
+    """PostgreSQL would cut both roles to the same name."""
+    begin = f"{uuid.uuid4().hex}_{'x' * 25}"
+    with psycopg.connect(postgres_server.url("postgres").replace("+psycopg", ""), autocommit=True) as admin:
+        before = admin.execute("select count(*) from pg_database").fetchone()
+        with pytest.raises(SagaError, match=f"connection {begin}_1: its name is longer than 58 bytes"):
+            create_databases(admin, [f"{begin}_1", f"{begin}_2"], "superuser")
+        assert admin.execute("select count(*) from pg_database").fetchone() == before

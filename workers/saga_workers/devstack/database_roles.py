@@ -18,6 +18,9 @@ SUPERUSER = "postgres"
 
 _LOCK_TIMEOUT = "10s"
 
+_LONGEST_NAME = 63 - len("saga_")
+"""Bytes of a database's name; PostgreSQL cuts a longer name of its role, which may then be that of another one."""
+
 _RIGHTS = "login nosuperuser nocreatedb nocreaterole noreplication nobypassrls"
 
 
@@ -38,11 +41,17 @@ def create_databases(admin: psycopg.Connection, names: list[str], superuser_pass
     other role is a member of an owner, or has one as a member.
 
     Raises:
-        SagaError: such a role owns something or has rights.
+        SagaError: such a role owns something or has rights, or a name is too long for its role.
     """
     import psycopg
     from psycopg import sql
 
+    for name in names:
+        if len(name.encode()) > _LONGEST_NAME:
+            raise SagaError(
+                f"connection {name}: its name is longer than {_LONGEST_NAME} bytes, so the embedded PostgreSQL cannot "
+                "name its role; shorten it in saga.toml, or give the connection a url"
+            )
     for template in ("postgres", "template1"):  # a session in template1 would also keep others from copying it
         admin.execute(sql.SQL("revoke connect on database {} from public").format(sql.Identifier(template)))
     roles = {name for (name,) in admin.execute("select rolname from pg_roles")}
