@@ -13,6 +13,7 @@ from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.saga_runs import closed_before_begun, state_is_lost, was_accepted
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
+from saga_workers.temporal.unanswered_resets import require_answered_reset
 from saga_workers.views.accesses import forgotten_text
 from sagas.errors import InfrastructureError, RefusedError
 from sagas.protocol.payloads import UNDO_SUFFIX, VIEW_QUERY, unpack_state
@@ -30,8 +31,9 @@ class LastStates:
     async def __call__(self, saga_id: str) -> str | None:
         """The state as :func:`sagas.protocol.payloads.pack_state` writes it; None if there is none.
 
-        Raises RefusedError if the saga is still running, never began, its state is lost or not signed, or its values
-        are being forgotten; InfrastructureError if its workflow is about to close or the ledger does not answer.
+        Raises RefusedError if the saga is still running, never began, its state is lost, not signed or that of before a
+        reset, or its values are being forgotten; InfrastructureError if its workflow is about to close or the ledger
+        does not answer.
         """
         try:
             state = await self._read(saga_id)
@@ -67,6 +69,7 @@ class LastStates:
                 # It is COMPLETED for all who ask, but closes only when its locks are released.
                 raise InfrastructureError(f"{saga_id} has ended, but its workflow is not closed yet")
             raise RefusedError(f"{saga_id} is still running; cancel it with `{saga_command('cancel', saga_id)}`")
+        await require_answered_reset(self._locator.temporal, described.run)
         try:
             return await query_machine(self._locator.temporal, (saga_id, described.run.run_id), self._keys)
         except RPCError as error:

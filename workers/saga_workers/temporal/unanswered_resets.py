@@ -1,0 +1,47 @@
+"""Tells whether a run that Temporal's reset has made was closed before it had learned what the saga had done.
+
+Such a run has the state of an earlier time, at which steps may not have begun that were made since.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.client import Client as Temporal
+
+from saga_workers.temporal.run_history import readable_events
+from saga_workers.temporal.temporal_runs import RunInfo
+from sagas.errors import RefusedError
+from sagas.protocol.payloads import RESET_ACTIVITY
+
+_RESET = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
+
+
+async def require_answered_reset(temporal: Temporal, run: RunInfo) -> None:
+    """Raise RefusedError if the run was closed before its last reset was answered."""
+    if not run.ended_from_outside or not await _is_unanswered(temporal, run):
+        return
+    reset = f"temporal workflow reset --workflow-id {shlex.quote(run.id)} --type LastWorkflowTask --reason …"
+    raise RefusedError(
+        f"the run of {run.id}, which a reset has made, was closed before it had looked up what the saga had done",
+        help=f"{reset}    makes a run that looks it up; then cancel it, or let it go on",
+    )
+
+
+async def _is_unanswered(temporal: Temporal, run: RunInfo) -> bool:
+    is_unanswered, asked = False, set[int]()
+    async for event in readable_events(temporal, run):
+        match event.event_type:
+            case EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+                if event.workflow_task_failed_event_attributes.cause == _RESET:
+                    is_unanswered, asked = True, set()
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+                if event.activity_task_scheduled_event_attributes.activity_type.name == RESET_ACTIVITY:
+                    asked.add(event.event_id)
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+                if event.activity_task_completed_event_attributes.scheduled_event_id in asked:
+                    is_unanswered = False
+            case _:
+                pass
+    return is_unanswered
