@@ -45,11 +45,11 @@ async def test_an_invoker_view_of_another_account_is_named(mariadb_server: Datab
             await connection.execute(text("update item set n = (select n from prices)"))
             who = (await connection.execute(text("select who from loot"))).scalars().all()
         assert who == [f"worker_{mark}@%"]
-        [found] = await check_definers("shop", engine)
-        assert found.ok is None
-        assert f"function taken of app_{mark}@%" in found.message
-        assert f"view prices of app_{mark}@%" in found.message
-        assert "mine" not in found.message
+        [results] = await check_definers("shop", engine)
+        assert results.ok is None
+        assert f"function taken of app_{mark}@%" in results.message
+        assert f"view prices of app_{mark}@%" in results.message
+        assert "mine" not in results.message
     finally:
         await engine.dispose()
         await admin.dispose()
