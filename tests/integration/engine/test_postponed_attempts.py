@@ -95,7 +95,7 @@ async def test_an_attempt_that_its_worker_postpones_for_years_is_listed_as_stuck
         [step] = (await client.show(id))["steps"]
         assert step["next_attempt_at"] > "2030"
         await client.cancel(id)
-        await until(lambda: is_listed("seat~undo"))
+        await until(lambda: is_listed("the undo of seat"))
         [step] = (await client.show(id))["steps"]
         assert step["compensation"]["next_attempt_at"] > "2030"
         assert step["compensation"]["error"]["message"] == "later"
