@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from saga_spark.job_errors import UnreadableRunInput
+from saga_spark.job_errors import UnreadableInput
 from saga_spark.reconcile.comparison import compare_inputs
 from saga_spark.reconcile.extracts import ReconciliationScope, extract_database
 from saga_spark.settings import SparkSettings
@@ -117,5 +117,5 @@ def test_only_values_of_compared_columns_are_refused(
         return compare_inputs(task_context(spark, settings), {**request, "arguments": given})["verdict"]
 
     assert compare(compare="n", filter={"day": ["2026-01-01"]}) == "equal"
-    with pytest.raises(UnreadableRunInput, match=r"the input left has the value NaN in the column odd"):
+    with pytest.raises(UnreadableInput, match=r"the input left has the value NaN in the column odd"):
         compare(compare=["n", "odd"])

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from saga_spark.inputs.postgresql_input import DatabaseInput, extract_database_inputs
-from saga_spark.job_errors import UnreadableRunInput
+from saga_spark.job_errors import UnreadableInput
 from sagas.errors import UsageError
 from tests.helpers.database_servers import DatabaseServer
 
@@ -37,7 +37,7 @@ def test_a_value_in_the_sql_of_an_input_cannot_inject_a_statement(server: Databa
         connection.execute("create table kept (n int)")
     where = "true)) as input; commit; drop table kept; select ((1"
     wanted = [DatabaseInput("n", {"table": "kept", "where": where}, (tmp_path / "part.parquet").as_uri())]
-    with pytest.raises(UnreadableRunInput, match="several statements in one string are refused"):
+    with pytest.raises(UnreadableInput, match="several statements in one string are refused"):
         extract_database_inputs(url, wanted, lambda _: None, lambda _: None, name="shop")
     with psycopg.connect(url) as connection:
         assert connection.execute("select to_regclass('kept') is not null").fetchone() == (True,)

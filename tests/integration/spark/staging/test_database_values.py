@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from saga_spark.inputs.postgresql_input import DatabaseInput, extract_database_inputs
-from saga_spark.job_errors import UnreadableRunInput
+from saga_spark.job_errors import UnreadableInput
 from sagas.errors import InfrastructureError
 from tests.helpers.database_servers import DatabaseServer
 
@@ -74,7 +74,7 @@ def test_a_numeric_of_any_precision_is_exact(
 ) -> None:
     query = " union all ".join(f"(select {text.replace(' from ', ' as n from ', 1)})" for text in expressions)
     if values is None:
-        with pytest.raises(UnreadableRunInput, match="out of range"):
+        with pytest.raises(UnreadableInput, match="out of range"):
             read(url, f"select * from ({query}) as v(n)", tmp_path)
         return
     rows = read(url, f"select * from ({query}) as v(n)", tmp_path)
@@ -104,7 +104,7 @@ def test_a_value_that_spark_cannot_hold_is_refused_with_its_column(
     expression: str, message: str, url: str, tmp_path: Path
 ) -> None:
     text = expression.replace(" from ", " as n from ", 1) if " as n" not in expression else expression
-    with pytest.raises(UnreadableRunInput, match=message) as refused:
+    with pytest.raises(UnreadableInput, match=message) as refused:
         read(url, f"select {text}" if " as n" in text else f"select {text} as n", tmp_path)
     assert str(refused.value).startswith("the input rows ")
 
@@ -148,12 +148,12 @@ def test_the_parameters_of_a_query(sql: str, value: Any, ids: list[int] | str, u
     if isinstance(ids, list):
         assert sorted(read(url, query, tmp_path, params={"v": value}).column("id").to_pylist()) == ids
         return
-    with pytest.raises(UnreadableRunInput, match=ids):
+    with pytest.raises(UnreadableInput, match=ids):
         read(url, query, tmp_path, params={"v": value})
 
 
 def test_a_where_that_the_driver_cannot_send_is_refused(url: str, tmp_path: Path) -> None:
-    with pytest.raises(UnreadableRunInput, match="the input rows cannot be read: cannot adapt type 'dict'"):
+    with pytest.raises(UnreadableInput, match="the input rows cannot be read: cannot adapt type 'dict'"):
         read(url, "select 1 as n", tmp_path, where={"n": {"a": 1}})
 
 
@@ -166,7 +166,7 @@ def test_a_lost_connection_is_tried_again(url: str, tmp_path: Path) -> None:
 def test_a_refused_value_is_shown_with_its_row(kind: str, url: str, tmp_path: Path) -> None:
     query = f"select 'ada' as owner, 1::{kind} as n union all select 'bob', 'NaN'::{kind}"
     with pytest.raises(
-        UnreadableRunInput, match=r"has the value NaN in the column n .* of the row with owner = bob, which"
+        UnreadableInput, match=r"has the value NaN in the column n .* of the row with owner = bob, which"
     ):
         read(url, query, tmp_path)
 
@@ -255,7 +255,7 @@ def test_the_offset_of_a_parameter_is_not_dropped(url: str, tmp_path: Path, more
         connection.execute("insert into input_hold values (1, '2026-05-01 09:00:00'), (2, '2026-05-01 11:00:00')")
     wanted = DatabaseInput("rows", more, (tmp_path / "rows" / "part.parquet").as_uri())
     with pytest.raises(
-        UnreadableRunInput, match=r"a timestamp at its place, which holds no time zone and would drop \+02"
+        UnreadableInput, match=r"a timestamp at its place, which holds no time zone and would drop \+02"
     ):
         extract_database_inputs(url, [wanted], lambda _: None, lambda _: None, name="shop")
     cast = {"query": "select id from input_hold where until <= :now::timestamptz"}
@@ -289,7 +289,7 @@ def test_a_number_of_a_parameter_is_not_rounded(url: str, tmp_path: Path, more: 
         )
         connection.execute(f"insert into input_rate values (1, {LONG}, 16777216, 12.35, '[0,1)', {LONG})")  # pyright: ignore[reportArgumentType]
     wanted = DatabaseInput("rows", more, (tmp_path / "rows" / "part.parquet").as_uri())
-    with pytest.raises(UnreadableRunInput, match=f"PostgreSQL takes a {place}.* at its place, which would be another"):
+    with pytest.raises(UnreadableInput, match=f"PostgreSQL takes a {place}.* at its place, which would be another"):
         extract_database_inputs(url, [wanted], lambda _: None, lambda _: None, name="shop")
     whole = "select id, 3 * abs(:v) as v from input_rate where n = :w::numeric"
     rows = read(url, whole, tmp_path, params={"v": "0.10", "w": LONG})

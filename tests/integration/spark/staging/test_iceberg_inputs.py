@@ -20,7 +20,7 @@ from pyiceberg.types import DoubleType, LongType, StringType
 
 from saga_spark.inputs.frozen_inputs import freeze_inputs
 from saga_spark.inputs.iceberg_input import freeze_table
-from saga_spark.job_errors import JobFailed, UnreadableRunInput
+from saga_spark.job_errors import JobFailed, UnreadableInput
 from saga_spark.runner.spark_session import create_sessions
 from saga_spark.runner.task_context import TaskContext
 from saga_spark.storage import local_path
@@ -123,7 +123,7 @@ def test_equality_deletes_are_refused(prices_table: PricesTable) -> None:
     before = prices_table.add(1, 2, 3)
     delete_equal(prices_table.table, "id", [2])
     prices_table.add(4)
-    with pytest.raises(UnreadableRunInput) as caught:
+    with pytest.raises(UnreadableInput) as caught:
         prices_table.freeze()
     assert caught.value.message == (
         "the input prices: the table lake.silver.prices has equality deletes; rewrite its data files (compaction) "

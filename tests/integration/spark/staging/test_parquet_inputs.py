@@ -16,7 +16,7 @@ from pandas.core.arrays.arrow.extension_types import ArrowPeriodType as PeriodTy
 
 from saga_spark.inputs.frozen_inputs import freeze_inputs, open_frozen_input
 from saga_spark.inputs.parquet_input import freeze_files
-from saga_spark.job_errors import UnreadableRunInput
+from saga_spark.job_errors import UnreadableInput
 from saga_spark.settings import SparkSettings
 from tests.helpers.small_spark import task_context
 
@@ -72,7 +72,7 @@ def test_the_columns_of_all_files_are_read(spark: SparkSession, tmp_path: Path) 
 def test_a_column_of_file_and_folder_is_refused(file: str, column: str, problem: str, tmp_path: Path) -> None:
     """Spark would replace the file's values with the folder's, or read one of the folders."""
     uri = write(tmp_path, file, **{column: ["2026-01-01"]}).as_uri()
-    with pytest.raises(UnreadableRunInput, match=problem) as refused:
+    with pytest.raises(UnreadableInput, match=problem) as refused:
         freeze_files("rows", [uri], (tmp_path / "in").as_uri(), (tmp_path / "stage").as_uri())
     assert file in str(refused.value)
 
@@ -229,7 +229,7 @@ def test_what_spark_cannot_read_is_refused_with_file_and_column(case: str, spark
     columns, message = REFUSED[case]
     write(tmp_path, "1.parquet", id=[1])
     write(tmp_path, "2.parquet", **columns)
-    with pytest.raises(UnreadableRunInput, match=message):
+    with pytest.raises(UnreadableInput, match=message):
         freeze(spark, tmp_path)
 
 
@@ -238,7 +238,7 @@ def test_a_damaged_file_is_named(content: bytes, spark: SparkSession, tmp_path: 
     write(tmp_path, "1.parquet", id=[1])
     (tmp_path / "in" / "2.parquet").write_bytes(content)
     with pytest.raises(
-        UnreadableRunInput, match=r"the input rows: the file 2\.parquet is not a Parquet file, or is damaged"
+        UnreadableInput, match=r"the input rows: the file 2\.parquet is not a Parquet file, or is damaged"
     ):
         freeze(spark, tmp_path)
 

@@ -11,7 +11,7 @@ import pytest
 
 from saga_spark.job.job_execution import run_job
 from saga_spark.job.job_spec import Job
-from saga_spark.job_errors import UnreadableRunInput, to_job_error
+from saga_spark.job_errors import UnreadableInput, to_job_error
 from saga_spark.settings import SparkSettings
 from sagas.errors import UsageError
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_parsed_is_named_and_not_retried(
     with pytest.raises(Exception) as raised:  # noqa: PT011 - Spark's own error, translated below
         frame.collect()
     error = to_job_error(raised.value, "the job text_jobs:rows")
-    assert isinstance(error, UnreadableRunInput)
+    assert isinstance(error, UnreadableInput)
     assert str(error).startswith("the job text_jobs:rows cannot read a file: file:///")
     assert all(part in str(error) for part in parts), str(error)
 
