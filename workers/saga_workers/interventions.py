@@ -116,15 +116,18 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
             return await _request_cancel(temporal, described, reason, who)
     except SagaJustEnded:
         # This cancel may have ended the saga before its answer arrived.
-        if await _is_cancelled(locator, saga_id):
-            return CancelResult("accepted", f"it was cancelled and is {(await read_view(locator, saga_id)).state}")
+        view = await read_view(locator, saga_id)
+        if _is_cancelled(view):
+            return CancelResult("accepted", f"it was cancelled and is {view.state}")
         raise
     match answer:
         case "accepted":
             return CancelResult(answer, "its completed steps are being undone")
         case "recorded":
             return CancelResult(answer, "the pivot decides: if it does not happen, everything is undone")
-        case "already" if in_bulk and await _is_cancelled(locator, saga_id):  # it has taken this cancel along
+        case "already" if in_bulk and _is_cancelled(
+            await read_view(locator, saga_id)
+        ):  # it has taken this cancel along
             return CancelResult("accepted", "its completed steps are being undone")
         case "already":
             return CancelResult(answer, "it is already being undone")
@@ -138,10 +141,9 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
     raise RefusedError(f"{saga_id} cannot be cancelled: it is {answer}", help=saga_command("show", saga_id))
 
 
-async def _is_cancelled(locator: Locator, saga_id: str) -> bool:
+def _is_cancelled(view: SagaView) -> bool:
     """True if a cancel has led the saga backward, and nothing before it."""
-    reason = (await read_view(locator, saga_id)).reason
-    return reason is not None and reason.kind == "cancelled"
+    return view.reason is not None and view.reason.kind == "cancelled"
 
 
 async def _request_cancel(temporal: Temporal, described: RunDescription, reason: str, who: str | None) -> CancelResult:

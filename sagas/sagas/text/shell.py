@@ -23,6 +23,11 @@ def _ansi_c(character: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogateescape"))
 
 
+def reset_command(workflow_id: str) -> str:
+    """The command of Temporal's own tool that lets a run go on from its last workflow task that did not fail."""
+    return f"temporal workflow reset --workflow-id {quote(workflow_id)} --type LastWorkflowTask --reason …"
+
+
 def shell_command(*words: str) -> str:
     """The command line of these words."""
     return " ".join(map(quote, words))

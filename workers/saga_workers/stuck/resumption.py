@@ -41,7 +41,7 @@ from sagas.errors import RefusedError, UsageError
 from sagas.protocol.origin import Origin, start_of
 from sagas.protocol.payloads import input_digest
 from sagas.protocol.saga_view import FINAL_STATES, OVER
-from sagas.text.shell import saga_command
+from sagas.text.shell import reset_command, saga_command
 from sagas.text.shortening import join_names
 
 ABSENT: Any = object()
@@ -98,10 +98,9 @@ async def start_again(
             help=f"start it with its input: {start_with_input(saga_id, name)}, then cancel it",
         )
     if origin is None and location.run is not None and not location.run.run.running:
-        reset = f"temporal workflow reset --workflow-id {shlex.quote(saga_id)} --type LastWorkflowTask --reason …"
         raise RefusedError(
             f"no database has what {saga_id} was started with",
-            help=f"{reset}    lets its run go on from its last workflow task that did not fail",
+            help=f"{reset_command(saga_id)}    lets its run go on from its last workflow task that did not fail",
         )
     if origin is None:
         raise await client.locator.unknown_saga(saga_id)
@@ -284,8 +283,8 @@ async def _refuse_unknown_end(
 
     It had not ended if a step that each completed saga has made is not there, or if it holds anything.
     """
-    left = effects or await _of_nested(client, location.saga_id)
-    if await knows_end(client.locator.ledger, left) or not await has_no_run(client.locator, location, effects):
+    marked = effects or await _of_nested(client, location.saga_id)
+    if await knows_end(client.locator.ledger, marked) or not await has_no_run(client.locator, location, effects):
         return
     made = {effect.entry.partition("#")[0] for effect in effects if effect.open}
     if not made.issuperset(traces.evidence.needed) or await read_holdings(client.project.settings, location.saga_id):

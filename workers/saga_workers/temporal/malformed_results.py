@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-
 from temporalio.api.failure.v1 import Failure
+
+from sagas.text.shell import reset_command
 
 _SDK_MESSAGE = "Not exactly one payload in activity result"
 """The SDK's message about an activity that is completed with no payload or with several. Any client of the namespace
@@ -18,9 +18,8 @@ def is_malformed_result(task_failure: Failure | None) -> bool:
 
 def malformed_result_text(workflow_id: str) -> str:
     """The message for operators: why no worker continues the run, and what to do."""
-    reset = f"temporal workflow reset --workflow-id {shlex.quote(workflow_id)} --type LastWorkflowTask --reason …"
     return (
         "an activity was completed with no value or with several, which Temporal's SDK cannot process, so no worker "
-        f"continues this run and no cancel reaches it; `{reset}` has that step asked again: see to whoever answers it, "
-        "then cancel the saga or let it go on"
+        f"continues this run and no cancel reaches it; `{reset_command(workflow_id)}` has that step asked again: see "
+        "to whoever answers it, then cancel the saga or let it go on"
     )

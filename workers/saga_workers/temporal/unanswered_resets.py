@@ -5,8 +5,6 @@ Such a run has the state of an earlier time, at which steps may not have begun t
 
 from __future__ import annotations
 
-import shlex
-
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import Client as Temporal
 
@@ -14,6 +12,7 @@ from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import RESET_ACTIVITY
+from sagas.text.shell import reset_command
 
 _RESET = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
 
@@ -22,10 +21,9 @@ async def require_answered_reset(temporal: Temporal, run: RunInfo) -> None:
     """Raise RefusedError if the run was closed before its last reset was answered."""
     if not run.ended_from_outside or not await _is_unanswered(temporal, run):
         return
-    reset = f"temporal workflow reset --workflow-id {shlex.quote(run.id)} --type LastWorkflowTask --reason …"
     raise RefusedError(
         f"the run of {run.id}, which a reset has made, was closed before it had looked up what the saga had done",
-        help=f"{reset}    makes a run that looks it up; then cancel it, or let it go on",
+        help=f"{reset_command(run.id)}    makes a run that looks it up; then cancel it, or let it go on",
     )
 
 
