@@ -12,6 +12,7 @@ import pytest
 from saga_activities.ledger import claims
 from saga_workers.client import Client
 from saga_workers.ledger.run_ledger import using_ledger
+from saga_workers.reconcile import missing_rows
 from saga_workers.reconcile.ledger_check import check_ledger, write_row
 from saga_workers.runtime.databases import set_up_database
 from sagas.project import Project
@@ -20,7 +21,7 @@ from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import CommandProcess, TemporalServer
-from tests.helpers.waiting import LIMIT
+from tests.helpers.waiting import LIMIT, until
 from tests.integration.cli.conftest import CommandLine, fresh
 from tests.integration.ledger.conftest import Stay, write_project
 
@@ -140,3 +141,19 @@ async def test_a_terminated_saga_replaces_its_parked_row(proxied: ProxiedStay) -
         assert await write_row(client.locator, run.id) == "its row is written as TERMINATED"
         assert proxied.query("select state, ended_at is null from saga_run") == [("TERMINATED", False)]
         await client.close()
+
+
+def look_soon() -> None:
+    missing_rows.MIN_AGE = 0.5
+
+
+async def test_the_next_worker_writes_what_a_killed_one_has_lost(proxied: ProxiedStay) -> None:
+    with CommandProcess("worker", proxied.folder, "worker", "--grace", "5s", first=never_write) as worker:
+        run = await proxied.client.start("stay", {"city": fresh("rome")})
+        async with asyncio.timeout(LIMIT):
+            assert await run.result() is not None
+        worker.kill()
+    assert proxied.query("select 1 from saga_run") == []
+    with CommandProcess("next", proxied.folder, "worker", "--grace", "5s", first=look_soon) as worker:
+        await proxied.wait_for_row(run.id, "COMPLETED")
+        await until(lambda: "1 row was missing in the ledger" in worker.log.read_text())

@@ -1,7 +1,7 @@
 """Writes the rows of a worker's sagas to the ledger, in the background: no saga ever waits for it.
 
-While the database does not answer the rows wait in memory, within limits; `saga reconcile --repair` writes those that
-are lost with the worker.
+While the database does not answer the rows wait in memory, within limits; those that are lost with the worker are
+written by others, see :mod:`saga_workers.reconcile.missing_rows`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from saga_workers.temporal.machine_query import read_machine
 from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.views.saga_view import read_view
+from sagas.errors import RefusedError
 from sagas.protocol.payloads import compress_state, input_digest
 from sagas.protocol.saga_view import SagaView
 
@@ -34,10 +35,7 @@ async def check_ledger(ledger: RunLedger, connection: str, states: Mapping[str, 
     wanted = {
         saga_id: state for saga_id, state in states.items() if state in RECORDED_STATES and fits_guard_key(saga_id)
     }
-    differing = await _differing(ledger, wanted)
-    if differing:
-        await asyncio.sleep(SETTLE_TIME)
-        differing = await _differing(ledger, {saga_id: wanted[saga_id] for saga_id in differing})
+    differing = await differing_states(ledger, wanted)
     return [
         Finding(
             "ledger_differs",
@@ -50,6 +48,18 @@ async def check_ledger(ledger: RunLedger, connection: str, states: Mapping[str, 
     ]
 
 
+async def differing_states(ledger: RunLedger, states: Mapping[str, str]) -> dict[str, str | None]:
+    """The state in the ledger, or None, of the sagas for which it stays another one than in ``states``.
+
+    Raises LedgerUnavailable.
+    """
+    differing = await _differing(ledger, states)
+    if differing:
+        await asyncio.sleep(SETTLE_TIME)
+        differing = await _differing(ledger, {saga_id: states[saga_id] for saga_id in differing})
+    return differing
+
+
 async def _differing(ledger: RunLedger, states: Mapping[str, str]) -> dict[str, str | None]:
     """The state in the ledger, or None, where it is not that of Temporal."""
     recorded = await ledger.states(list(states))
@@ -57,19 +67,22 @@ async def _differing(ledger: RunLedger, states: Mapping[str, str]) -> dict[str, 
 
 
 async def write_row(locator: Locator, saga_id: str) -> str:
-    """Write the row of a saga that Temporal has; returns what was done, as a message for operators."""
+    """Write the row of a saga that Temporal has; returns what was done, as a message for operators.
+
+    Raises RefusedError if it has no end and is not parked, or if its outcome cannot be verified; LedgerUnavailable.
+    """
     temporal, ledger = locator.temporal, locator.ledger
     location = await locator.within_temporal().locate(saga_id)
     described = location.run
     if described is None:
-        return f"not repaired: {RUN_DELETED}"
+        raise RefusedError(RUN_DELETED)
     view = await read_view(locator.within_temporal(), saga_id)
     if view.is_unverified:
-        return f"not repaired: {view.state} {view.incomplete}"
+        raise RefusedError(f"{view.state} {view.incomplete}")
     if await is_parked_undo(locator, location, view):
-        return f"not repaired: Temporal has no run of its undo any more; {undo_again(saga_id)} finishes it"
+        raise RefusedError(f"Temporal has no run of its undo any more; {undo_again(saga_id)} finishes it")
     if view.state not in RECORDED_STATES:
-        return f"not repaired: it is {view.state} now"
+        raise RefusedError(f"it is {view.state} now")
     last = described.run if location.undo is None else location.undo.run
     may_be_undone = view.state == "COMPLETED" and view.can_undo
     state = await read_machine(temporal, described.run, locator.settings) if may_be_undone else None
@@ -84,7 +97,7 @@ async def write_row(locator: Locator, saga_id: str) -> str:
         root_start=await nested_root_start(described.run),
     )
     if record is None:
-        return "not repaired: it has not started"
+        raise RefusedError("it has not started")
     await ledger.write([await _of_the_same_run(ledger, record)])
     if machine is None and view.can_undo:
         return f"its row is written as {view.state}; no worker answers, so the ledger cannot undo it"

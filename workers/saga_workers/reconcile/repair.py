@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import update
@@ -47,12 +47,13 @@ async def repair_findings(
         done.append({"saga_id": saga_id, "class": kind, "done": message})
     findings = [finding for finding in findings if finding["saga_id"] not in resumed]
     for saga_id in dict.fromkeys(_saga_ids_of_class(findings, "open_effects")):
-        done.append({"saga_id": saga_id, "class": "open_effects", "done": await _continue(locator, saga_id, who)})
+        message = await _unless_refused(continue_saga(locator, saga_id, who))
+        done.append({"saga_id": saga_id, "class": "open_effects", "done": message})
     for saga_id in _saga_ids_of_class(findings, "ledger_differs"):
-        message = await write_row(locator, saga_id)
+        message = await _unless_refused(write_row(locator, saga_id))
         done.append({"saga_id": saga_id, "class": "ledger_differs", "done": message})
     for saga_id in _saga_ids_of_class(findings, "claim_left"):
-        message = await _continue(locator, saga_id, who)
+        message = await _unless_refused(continue_saga(locator, saga_id, who))
         done.append({"saga_id": saga_id, "class": "claim_left", "done": message})
     held = [finding for finding in findings if finding["class"] == "event_held"]
     if held:
@@ -81,9 +82,9 @@ def _saga_ids_of_class(findings: Iterable[Mapping[str, Any]], kind: str) -> list
     return [finding["saga_id"] for finding in findings if finding["class"] == kind and finding["saga_id"]]
 
 
-async def _continue(locator: Locator, saga_id: str, who: str) -> str:
+async def _unless_refused(repair: Awaitable[str]) -> str:
     try:
-        return await continue_saga(locator, saga_id, who)
+        return await repair
     except RefusedError as error:
         return f"not repaired: {error.message}"
 

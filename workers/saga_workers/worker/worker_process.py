@@ -26,6 +26,7 @@ from saga_workers.enqueued.delivering import Delivering, delivered_connections
 from saga_workers.ledger.run_ledger import open_ledger
 from saga_workers.ledger.upkeep import maintain_ledger_forever
 from saga_workers.location.locator import Locator
+from saga_workers.reconcile.missing_rows import write_missing_rows_forever
 from saga_workers.runtime.background import start_background
 from saga_workers.runtime.current_definitions import log_diagnostics
 from saga_workers.runtime.health import health_server, temporal_readiness
@@ -162,8 +163,11 @@ async def _run_retention(
         clearing = partial(clean_stage_periodically, locator, databases, spark, undo_window=window)
         tasks.add(start_background(clearing, "clean-up of the stage area"))
     if (ledger := project.settings.ledger).connection is not None:
-        upkeep = partial(maintain_ledger_forever, databases, ledger.connection, ledger.retention, ServerTime(client))
+        clock, queue = ServerTime(client), project.settings.temporal.task_queue
+        upkeep = partial(maintain_ledger_forever, databases, ledger.connection, ledger.retention, clock)
+        missing = partial(write_missing_rows_forever, locator, queue, ledger.retention, clock)
         tasks.add(start_background(upkeep, "purge of the ledger"))
+        tasks.add(start_background(missing, "writer of missing rows of the ledger"))
     try:
         yield
     finally:
