@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from saga_workers.location.traces import nested_sagas
 from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.stuck import open_sagas
 from saga_workers.temporal.run_history import start_of_run
@@ -92,3 +93,12 @@ async def test_a_run_that_is_deleted_while_it_is_looked_at_has_no_events(stay: S
     assert (await close_reason(temporal, seen.run)).kind == "terminated"
     assert await start_of_run(temporal, id, seen.run.run_id) is None
     assert await first_input(temporal, seen) is None
+
+
+async def test_rows_of_own_participants_are_not_those_of_nested_sagas(stay: Stay) -> None:
+    settings, nested = stay.client.project.settings, f"trip-{fresh('oslo')}"
+    rows = "insert into saga_guard (saga_id, step, generation, op, reason, created_at)"
+    commands = "select %s || '/' || n || '/do', '@shop', 1, 'do', 'do', 0 from generate_series(1, 200) n returning 1"
+    stay.query(f"{rows} {commands}", nested)
+    stay.query(f"{rows} values (%s, 'room', 1, 'do', 'do', 0) returning 1", f"{nested}/zoo")
+    assert await nested_sagas(settings, nested) == [f"{nested}/zoo"]

@@ -156,7 +156,8 @@ async def nested_sagas(settings: Settings, saga_id: str) -> list[str]:
             for table in (guard_table, request_table):
                 if table.name in tables:
                     nested = table.c.saga_id.startswith(f"{saga_id}/", autoescape=True)
-                    query = sa.select(table.c.saga_id).where(nested).distinct().limit(_MAX_NESTED)
+                    of_participant = table.c.step.startswith(PARTICIPANT_PREFIX, autoescape=True)
+                    query = sa.select(table.c.saga_id).where(nested, ~of_participant).distinct().limit(_MAX_NESTED)
                     async with engine.connect() as database:
                         ids.update((await database.execute(query)).scalars())
     return sorted(id for id in ids if id.startswith(f"{saga_id}/"))
