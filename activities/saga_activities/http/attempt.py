@@ -38,7 +38,7 @@ from saga_activities.http.response import (
     HttpResponse,
     ResultError,
     check_patterns,
-    compile_refusal,
+    compile_rejection,
     compile_result,
     definite_statuses,
     retry_after,
@@ -100,7 +100,8 @@ async def run_http(
         settings = connection.settings
         request = build_request(arguments, settings.url, connection.managed_headers, settings.allowed_hosts.permits)
         check_patterns(arguments)
-        is_refused, to_result = compile_refusal(arguments.get("rejected_when")), compile_result(arguments.get("result"))
+        is_rejected = compile_rejection(arguments.get("rejected_when"))
+        to_result = compile_result(arguments.get("result"))
     except (InvalidRequestError, ResultError) as error:
         return _no_effect(refused_value(str(error)), attempt, retryable=False)
     call = _HttpAttempt(connection, request, connection.label(request.url), attempt)
@@ -138,7 +139,7 @@ async def run_http(
         )
     if op == "probe":
         return Outcome.done(_probe_result(response), attempt=attempt)
-    return call.classify(response, arguments, is_refused, to_result)
+    return call.classify(response, arguments, is_rejected, to_result)
 
 
 @dataclass(slots=True)
@@ -180,7 +181,7 @@ class _HttpAttempt:
         self,
         response: HttpResponse,
         arguments: Mapping[str, Any],
-        is_refused: Callable[[HttpResponse], bool],
+        is_rejected: Callable[[HttpResponse], bool],
         to_result: Callable[[HttpResponse], Any],
     ) -> Outcome:
         """The outcome of a response."""
@@ -202,7 +203,7 @@ class _HttpAttempt:
         )
         match classify_status(response.status, arguments):
             case "done":
-                return self._done(response, arguments, is_refused, to_result) or rejected
+                return self._done(response, arguments, is_rejected, to_result) or rejected
             case "rejected":
                 return rejected
         if definite := definite_statuses(response.status, arguments):
@@ -216,12 +217,12 @@ class _HttpAttempt:
         self,
         response: HttpResponse,
         arguments: Mapping[str, Any],
-        is_refused: Callable[[HttpResponse], bool],
+        is_rejected: Callable[[HttpResponse], bool],
         to_result: Callable[[HttpResponse], Any],
     ) -> Outcome | None:
         """The outcome of a status in ``done``; None: the response says that it was refused."""
         try:
-            if is_refused(response):
+            if is_rejected(response):
                 return None
         except ResultError as error:
             message = f"{self.participant} responded to {self.request.target}, and it is unknown whether that is a no"

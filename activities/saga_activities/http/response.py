@@ -236,13 +236,13 @@ def compile_result(source: Any) -> ResultFunction:
     return HttpResponse.body if source is None else _compile("result", source)
 
 
-def compile_refusal(source: Any) -> Callable[[HttpResponse], bool]:
-    """Compile ``rejected_when`` into a condition, which raises ResultError as this function does."""
+def compile_rejection(source: Any) -> Callable[[HttpResponse], bool]:
+    """Compile ``rejected_when`` into a condition. This function and the condition raise ResultError."""
     return compile_condition("rejected_when", "false" if source is None else source)
 
 
 def compile_condition(name: str, source: Any) -> Callable[[HttpResponse], bool]:
-    """Compile the argument ``name`` into a condition; both raise ResultError."""
+    """Compile the argument ``name`` into a condition. This function and the condition raise ResultError."""
     evaluate = _compile(name, source)
 
     def is_true(response: HttpResponse) -> bool:

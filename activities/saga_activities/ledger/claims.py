@@ -1,7 +1,8 @@
 """Claims: which sagas a bulk workflow runs, until their rows are written.
 
 A claim is a row of ``saga_claim``; its key is the saga's id, so an id is claimed once. It is deleted in the transaction
-that writes the saga's row of ``saga_run``: an id that has neither is free. Starts of single sagas also claim their ids,
+that writes the saga's row of ``saga_run``: an id that has neither is free. One whose end nobody writes is deleted after
+the ledger's retention, see :mod:`saga_activities.ledger.retention`. Starts of single sagas also claim their ids,
 without a bulk workflow.
 """
 

@@ -18,7 +18,7 @@ from saga_activities.ledger.schema import SETUP_LOCK, add_months
 from saga_activities.ledger.tables import audit_table, claim_table, definition_table, run_table
 
 _PORTION = 1000
-_LONGEST_CLAIM = timedelta(days=1)
+_MIN_DEFINITION_AGE = timedelta(days=1)
 """A definition is kept so long after its last use, however short the retention is: its bulk workflow may run yet."""
 
 _COLUMNS = run_table.c
@@ -63,7 +63,7 @@ async def maintain(engine: AsyncEngine, *, now: datetime, before: datetime) -> P
         # Of sagas whose end nobody has written: terminated in Temporal, or never started because their client died.
         await connection.execute(sa.delete(claim_table).where(claim_table.c.claimed_at < before))
         await connection.execute(sa.delete(audit_table).where(audit_table.c.at < before))
-        definitions = await _delete_definitions(connection, min(before, now - _LONGEST_CLAIM))
+        definitions = await _delete_definitions(connection, min(before, now - _MIN_DEFINITION_AGE))
     return PurgeResult(tuple(created), tuple(dropped), deleted, definitions, refused)
 
 

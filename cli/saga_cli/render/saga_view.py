@@ -177,9 +177,10 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
 
         if lacks_worker(view.incomplete):
             lines.append([(START_WORKER_HELP, "dim")])
-    for why in view.stuck or ():
-        if why not in (view.incomplete or ""):
-            lines.append([(f"stuck: {why}", "yellow")])
+    if view.stuck:
+        from saga_workers.views.reported_reasons import unreported_reasons
+
+        lines += [[(f"stuck: {why}", "yellow")] for why in unreported_reasons(view)]
     if state == "TERMINATED" and view.phase != "backward":
         lines.append([("terminated: nothing was undone, and nothing will be by itself", "red")])
     return lines

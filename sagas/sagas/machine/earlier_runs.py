@@ -22,11 +22,11 @@ class EarlierRuns:
 
     ``open_effects``: the entries whose effects were open in a guard before this run, with their generations;
     ``in_guards``: all entries of which a guard had a record before. ``undone``: the entries, with their generations, of
-    which a guard, a reply or the ledger tells that their undo was made. ``undecided_undos``: the entries, with their
-    generations, whose undo in another database or service a guard has decided, while nobody knows whether it was made:
-    an answer `late` does not tell that such an entry is undone. ``told_undone``: those of which an operator says that
-    it was made. ``decisions``: the steps that one of them
-    has left out (False), and what each `finish` has decided; ``asked``: the steps about which an operator was asked,
+    which a guard, a reply or the ledger tells that their undo was made, or whose undo command was sent.
+    ``undecided_undos``: the entries, with their generations, whose undo in another database or service a guard has
+    decided, while nobody knows whether it was made: an answer `late` does not tell that such an entry is undone.
+    ``told_undone``: those of which an operator says that it was made. ``decisions``: the steps that one of them has
+    left out (False), and what each `finish` has decided; ``asked``: the steps about which an operator was asked,
     because nobody knows whether one has left them out. ``residue`` and ``reason`` are those of the earlier
     runs; a rollback of this one goes on with them.
     """

@@ -47,7 +47,7 @@ class OutputPublisher:
             await self._check_not_reverted(sql, rows)
             published: dict[str, Any] = {}
             for sink, outputs, state in states:
-                with _retry_on_conflict():
+                with _conflicts_as_retryable():
                     done = await asyncio.to_thread(
                         sink.publish, [publication_of(row) for row in outputs], state, together=_is_together(outputs)
                     )
@@ -79,7 +79,7 @@ class OutputPublisher:
             remaining: list[dict[str, Any]] = []
             for sink, outputs in self._group_by_commit(visible):
                 try:
-                    with _retry_on_conflict():
+                    with _conflicts_as_retryable():
                         done = await asyncio.to_thread(
                             sink.revert, [publication_of(row) for row in outputs], together=_is_together(outputs)
                         )
@@ -95,7 +95,7 @@ class OutputPublisher:
             # Staged output of other steps is left to their own undo.
             hidden = [row for row in own if row not in visible and row.state != "REVERTED"]
             for row in hidden:
-                with _retry_on_conflict():
+                with _conflicts_as_retryable():
                     await asyncio.to_thread(clean_up_sink, row, self._settings)
                 await sql.execute(output_records.set_state(row.target, "DISCARDED"))
             for row in [*own, *(row for row in visible if row not in own)]:
@@ -122,7 +122,7 @@ class OutputPublisher:
                     continue
                 sink = sink_for(publication.output.kind, self._settings)
                 if await asyncio.to_thread(sink.find, publication.output, row.target) is not None:
-                    with _retry_on_conflict():
+                    with _conflicts_as_retryable():
                         await asyncio.to_thread(sink.close, publication)
                     published = {**(row.published or {}), "closed": dict(decision)}
                     await sql.execute(output_records.set_state(row.target, "CLOSED", published))
@@ -216,7 +216,7 @@ def _remaining_output(row: OutputRow, conflict: UndoConflict) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _retry_on_conflict() -> Iterator[None]:
+def _conflicts_as_retryable() -> Iterator[None]:
     """Translate a conflict in the sink into a retryable error.
 
     Like a serialization failure it says nothing about the saga, and does not count as an attempt of an undo.

@@ -57,7 +57,7 @@ async def test_a_completed_saga_is_shown_although_a_database_is_silent(
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     settings.write_text(f'{settings.read_text()}[connections.silent]\nurl = "postgresql://saga@127.0.0.1:{port}/x"\n')
-    for id, reason in ((done, "the databases do not answer in time, so an undo whose run"), (final, None)):
+    for id, reason in ((done, "a database does not answer, so an undo whose run"), (final, None)):
         shown = (await cli.saga("--json", "show", id)).json
         assert (shown["state"], (shown.get("incomplete") or "")[:57] or None) == ("COMPLETED", reason)
     server.close()

@@ -14,7 +14,7 @@ from saga_activities import circuit_breakers
 from saga_activities.ledger.circuit_breakers import OpenBreaker, close_breaker_of, insert_breaker, read_breakers
 from saga_activities.ledger.pauses import end_pause
 from saga_workers.client import Client
-from saga_workers.stuck.run_reasons import reported_reasons
+from saga_workers.views.reported_reasons import reported_reasons
 from sagas.protocol.standing_pause import HoldKind
 from sagas.settings import HttpService
 from sagas.settings.circuit_breaker import CircuitBreaker

@@ -12,7 +12,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_activities.locks.tables import create_tables
 from saga_workers.client import Client
-from saga_workers.stuck.run_reasons import reported_reasons
+from saga_workers.views.reported_reasons import reported_reasons
 from sagas import Rejected, Step
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import SagaView

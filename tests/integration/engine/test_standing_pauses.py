@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.ledger.pauses import end_pause
 from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
-from saga_workers.stuck.run_reasons import reported_reasons
+from saga_workers.views.reported_reasons import reported_reasons
 from sagas import Step
 from sagas.presentation.web_ui_text import no_effect_text, step_symbol
 from tests.helpers import run_changes

@@ -16,7 +16,7 @@ from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.locks.lock_table import LockTable
 from saga_activities.locks.tables import create_tables as create_locks
 from saga_activities.session_settings import require_foreign_keys
-from saga_workers.doctor.trigger_settings import check_foreign_key_setting
+from saga_workers.doctor.foreign_key_setting import check_foreign_key_setting
 from saga_workers.runtime.databases import open_command_engine
 from sagas.actions.registry import Actions
 from sagas.errors import UsageError

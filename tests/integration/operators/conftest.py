@@ -21,6 +21,7 @@ from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.reconcile.recheck import recheck
 from saga_workers.relay import relay_status
 from saga_workers.stuck import run_reasons
+from saga_workers.views import reported_reasons
 from saga_workers.views.locks import list_orphans
 from saga_workers.worker import lock_gauges, poller_gauges, prepared_gauges, worker_metrics
 from tests.helpers.alert_watch import Watch, Watched, watching
@@ -83,6 +84,7 @@ def observed(
 ) -> Iterator[Observed]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_reasons, "MANY_ATTEMPTS", 2)
+        patch.setattr(reported_reasons, "MANY_ATTEMPTS", 2)
         patch.setattr(run_reasons, "DUE", 1.0)
         patch.setattr(standing_pauses, "MAX_AGE", 0.0)
         for module in (enqueued_metrics, lock_gauges, poller_gauges, prepared_gauges, relay_status, worker_metrics):

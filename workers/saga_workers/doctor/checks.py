@@ -14,6 +14,7 @@ from temporalio.service import RPCError
 from saga_workers.doctor.codec_keys import check_codec_keys
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.foreign_definers import check_definers
+from saga_workers.doctor.foreign_key_setting import check_foreign_key_setting
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.doctor.schedule_checks import check_schedules
 from saga_workers.doctor.schema_rights import check_schema_rights
@@ -22,7 +23,6 @@ from saga_workers.doctor.spark_checks import check_spark, has_packages
 from saga_workers.doctor.spark_input_checks import check_spark_inputs
 from saga_workers.doctor.sqlite_columns import check_column_types
 from saga_workers.doctor.statement_checks import check_statements
-from saga_workers.doctor.trigger_settings import check_foreign_key_setting
 from saga_workers.doctor.two_phase_checks import check_two_phase
 from saga_workers.doctor.unusable_databases import unusable_databases, unusable_result
 from saga_workers.temporal import search_attributes

@@ -29,7 +29,8 @@ async def check_session_pooling(name: str, engine: AsyncEngine) -> list[DoctorRe
             changes = await _session(first) != before[0]
             await first.rollback()
     except TimeoutError:
-        return []
+        what = f"two sessions were not given within {_LONGEST:g} s, so a connection pooler was not looked for"
+        return [DoctorResult(f"sessions of {name}", False, what, "look at its limit of connections, and try again")]
     if not changes:
         return []
     message = (

@@ -134,9 +134,16 @@ class Locator:
         """The error for an id that nobody knows, or of which only databases of the project have traces."""
         from saga_workers.location.traces import open_effects, open_effects_of_all, open_origin
 
-        effects = await self._recorded_effects(saga_id)
-        open_there, origin = open_effects(effects), open_origin(effects)
-        of_nested = {} if open_there else await self.effects_of_nested(saga_id)
+        try:
+            effects = await self._recorded_effects(saga_id)
+            open_there, origin = open_effects(effects), open_origin(effects)
+            of_nested = {} if open_there else await self.effects_of_nested(saga_id)
+        except SagaError as error:
+            return UsageError(
+                f"Temporal has no run of {saga_id} in the namespace {self.temporal.namespace}, and it is unknown "
+                f"whether it has open effects: {error.message}",
+                help=error.help,
+            )
         if nested := open_effects_of_all(of_nested, saga_id):
             condition = await self.if_not_ended(list(chain.from_iterable(of_nested.values())))
             then = f"starts it again{condition}; then cancel it, or let it go on"
@@ -161,26 +168,20 @@ class Locator:
         )
 
     async def _recorded_effects(self, saga_id: str) -> list[RecordedEffect]:
-        """The effects of a saga; empty if there are none, or no database of the project can tell."""
+        """The effects of a saga. Raises SagaError if a database of the project cannot tell."""
         if self.settings is None or not fits_guard_key(saga_id):
             return []
         from saga_workers.location.traces import recorded_effects
 
-        try:
-            return await recorded_effects(self.settings, saga_id)
-        except SagaError:
-            return []  # the id stays unknown, and `saga doctor` reports the database
+        return await recorded_effects(self.settings, saga_id)
 
     async def effects_of_nested(self, saga_id: str) -> dict[str, list[RecordedEffect]]:
-        """The effects of the sagas that are nested in this one, by their ids; empty if no database has any."""
+        """The effects of the sagas that are nested in this one, by id. Raises SagaError if a database cannot tell."""
         if self.settings is None or not fits_guard_key(saga_id):
             return {}
         from saga_workers.location.traces import effects_of_sagas, nested_sagas
 
-        try:
-            return await effects_of_sagas(self.settings, await nested_sagas(self.settings, saga_id))
-        except SagaError:
-            return {}  # the id stays unknown, and `saga doctor` reports the database
+        return await effects_of_sagas(self.settings, await nested_sagas(self.settings, saga_id))
 
     async def undo_of(self, run: RunInfo) -> RunDescription | None:
         """The newest run that undoes this one; None if there is none."""

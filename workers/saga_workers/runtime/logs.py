@@ -22,6 +22,7 @@ from sagas.settings.masking import mask, mask_properties
 from sagas.text.author_values import text_of
 from sagas.text.printable import printable, printable_json, printable_line
 from sagas.workflow.failures import SagaApplicationError, UnexpectedError
+from sagas.workflow.run_trust import KeyMissing
 
 LogFormat = Literal["text", "json"]
 
@@ -55,6 +56,25 @@ def _is_no_response(record: logging.LogRecord) -> bool:
     if isinstance(error, asyncio.CancelledError | CancelledError):
         record.msg, record.args, record.exc_info = "the attempt was cancelled before it had ended", (), None
     return not isinstance(error, SagaApplicationError) or isinstance(error, UnexpectedError)
+
+
+def shorten_missing_keys() -> None:
+    """Log a workflow task that waits for a worker with a key in one line, without Temporal's two tracebacks.
+
+    Any client may send what is signed or encrypted with a key of its own, and each of its tasks is repeated.
+    """
+    for name in ("temporalio.worker._workflow", "temporalio.worker._workflow_instance"):
+        logging.getLogger(name).addFilter(_without_traceback)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Shorten a record about a missing key; True."""
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None and not isinstance(error, KeyMissing):
+        error = error.__cause__ or error.__context__
+    if error is not None:
+        record.msg, record.args, record.exc_info = "the workflow task is repeated: %s", (error,), None
+    return True
 
 
 def fields(**fields: Any) -> dict[str, Any]:

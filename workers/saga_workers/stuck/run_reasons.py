@@ -1,4 +1,4 @@
-"""The reasons why an open run does not go on: those that Temporal knows, and those that the saga reports itself."""
+"""The reasons that Temporal knows why an open run does not go on."""
 
 from __future__ import annotations
 
@@ -16,20 +16,16 @@ from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunDescription, no_poller_message, nobody_answers
 from saga_workers.views.answering import DUE, Workers
 from saga_workers.views.pending_activities import activity_in_words, parse_activity_id
+from saga_workers.views.reported_reasons import MANY_ATTEMPTS
 from saga_workers.views.run_facts import iso_time
-from sagas.protocol.outcomes import PAUSED
 from sagas.protocol.payloads import (
     LOCK_ACTIVITY,
     RELEASE_ACTIVITY,
     UNDO_SUFFIX,
 )
-from sagas.protocol.saga_view import SagaView
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
 from sagas.workflow.run_trust import KeyMissing
-
-MANY_ATTEMPTS = 5
-"""An operation with more attempts than this is stuck."""
 
 _LONGEST_DELAY = timedelta(hours=1)
 """The longest delay that a participant may ask for, as with Retry-After, see `saga_activities.http.response`."""
@@ -113,30 +109,3 @@ def _skip_command(workflow_id: str, what: str) -> str:
 def _is_reported(activity_id: str, reported_steps: Collection[str]) -> bool:
     entry, row = parse_activity_id(activity_id)
     return row is not None and entry in reported_steps
-
-
-def _pause_reason(view: SagaView) -> str | None:
-    """The pause, and the command that ends it."""
-    return None if view.pause_text is None else f"{view.pause_text}; `{view.resume_command}` ends it"
-
-
-def reported_reasons(view: SagaView) -> list[str]:
-    """Reasons that a running saga reports: parked, paused, overdue, an operation with many attempts."""
-    nested = view.blocked_steps
-    reasons = [
-        f"{operation.step} is {'blocked' if operation.step in nested else 'parked'} ({operation.op}): {operation.why}"
-        for operation in view.parked
-    ]
-    reasons += [reason for reason in (_pause_reason(view), view.lock_wait) if reason is not None]
-    if view.overdue:
-        reasons.append("overdue: it runs longer than its warn_after")
-    for step in view.steps:
-        for what, row in (("", step), ("the undo of ", step.compensation), ("the confirm of ", step.confirmation)):
-            if row is not None and row.state == "RUNNING" and (row.attempts or 0) > MANY_ATTEMPTS:
-                error = (row.error and row.error.message) or "no answer"
-                reasons.append(f"{what}{step.id} was attempted {row.attempts} times; the last failure: {error}")
-        uncounted = step.error and (step.error.details or {}).get("uncounted")
-        if step.state == "RUNNING" and step.error and uncounted and step.error.type != PAUSED:
-            times = "once" if uncounted == 1 else f"{uncounted} times in a row"
-            reasons.append(f"{step.id} could not be attempted, {times}: {step.error.message}")
-    return reasons

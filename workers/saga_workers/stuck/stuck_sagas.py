@@ -23,7 +23,7 @@ from saga_workers.stuck.open_sagas import (
     describe_newest,
     find_left_members,
 )
-from saga_workers.stuck.run_reasons import reported_reasons, temporal_reasons
+from saga_workers.stuck.run_reasons import temporal_reasons
 from saga_workers.stuck.stuck_view import awaits_reply, with_earlier_saga, with_reasons
 from saga_workers.stuck.verdict import OpenSaga, left_saga, terminated_saga, undo_again
 from saga_workers.temporal.saga_input import UnreadableRunInput
@@ -39,6 +39,7 @@ from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.parked_holders import ParkedHolders
 from saga_workers.views.prepared import add_reasons
+from saga_workers.views.reported_reasons import reported_reasons
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from saga_workers.views.saga_view import QUERY_TIMEOUT, bare_view, read_view, view_at
 from sagas.protocol.payloads import UNDO_SUFFIX

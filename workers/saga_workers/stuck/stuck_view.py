@@ -15,7 +15,9 @@ from saga_workers.stuck.run_reasons import temporal_reasons
 from saga_workers.stuck.verdict import OpenSaga, left_saga, lost_saga, replaced_saga, terminated_saga, verdict_of
 from saga_workers.temporal.temporal_runs import RunDescription
 from saga_workers.views.answering import Workers
+from saga_workers.views.notifications import exhausted_reasons
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
+from saga_workers.views.reported_reasons import reported_reasons
 from saga_workers.views.saga_view import read_view
 from sagas.builtins.messaging import REQUEST
 from sagas.errors import SagaError
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 EFFECTS_TIMEOUT = 5.0
 """Seconds in which the databases have to tell whether an undo has begun of which Temporal has no run."""
 
-_MAY_BE_UNDONE = "the databases do not answer in time, so an undo whose run was deleted would not be shown"
 _WAITING = ("RUNNING", "UNKNOWN", "PARKED")
 
 
@@ -40,16 +41,21 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
         try:
             async with asyncio.timeout(EFFECTS_TIMEOUT):
                 interrupted = await _interrupted_undo(locator, view)
-        except TimeoutError:
-            return replace(view, incomplete=view.incomplete or _MAY_BE_UNDONE)
+        except (SagaError, TimeoutError):  # `saga doctor` reports the database
+            return _in_doubt(view, "an undo whose run was deleted")
         if interrupted is not None:
             return interrupted.bare_view
     is_over = view.state in FINAL_STATES and view.state != "TERMINATED"
     if is_over and not _may_hide_another(view) and view.locks is None and not view.row_locks:
-        return view  # one with locks may still be releasing them
+        return with_reasons(view, exhausted_reasons(view)) or view  # one with locks may still be releasing them
     location = await locator.locate(view.id)
-    if _may_hide_another(view) and (lost := await _lost_saga(locator, location)) is not None:
-        return replace(view, stuck=(lost.reason,), needs_resume=lost.is_resumed or None)
+    if _may_hide_another(view):
+        try:
+            lost = await _lost_saga(locator, location)
+        except SagaError:  # `saga doctor` reports the database
+            lost, view = None, _in_doubt(view, "open effects of another run")
+        if lost is not None:
+            return replace(view, stuck=(lost.reason,), needs_resume=lost.is_resumed or None)
     verdict, workflow = verdict_of(location), location.workflow
     saga = None
     if location.run is not None and workflow is None:
@@ -59,13 +65,23 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
     elif verdict is not None:
         saga = OpenSaga(view.id, verdict, view.saga, (f"not ended, it was {view.state}",))
     if saga is not None or workflow is None:
-        return view if saga is None else replace(view, stuck=(saga.reason,))
+        reasons = [] if saga is None else [saga.reason]
+        return with_reasons(view, reasons + exhausted_reasons(view)) or view
     shown = {step.id for step in view.steps}
     view, reasons = await with_earlier_saga(locator, workflow, view)
-    reasons += await temporal_reasons(locator.temporal, workflow, workers, shown)
+    reasons += await temporal_reasons(locator.temporal, workflow, workers, shown) + reported_reasons(view)
     reasons += await ParkedHolders(locator, workers).reasons(view, wait_messages(view))
-    reasons += await _refused_replies(locator, view)
+    try:
+        reasons += await _refused_replies(locator, view)
+    except SagaError:
+        view = _in_doubt(view, "a refused reply")
+    reasons += exhausted_reasons(view)
     return with_reasons(view, reasons) or view
+
+
+def _in_doubt(view: SagaView, hidden: str) -> SagaView:
+    """The view of a saga while a database does not answer. ``hidden``: what it may have."""
+    return replace(view, incomplete=view.incomplete or f"a database does not answer, so {hidden} would not be shown")
 
 
 def _may_hide_another(view: SagaView) -> bool:
@@ -76,30 +92,25 @@ def _may_hide_another(view: SagaView) -> bool:
 
 
 async def _interrupted_undo(locator: Locator, view: SagaView) -> OpenSaga | None:
+    """The undo of a completed saga that has begun and of which Temporal has no run. Raises SagaError."""
     location = await locator.locate(view.id)
     effects = await _effects(locator, view.id)
     return None if effects is None else await interrupted_undo(locator, location, effects, view)
 
 
 async def _lost_saga(locator: Locator, location: Location) -> OpenSaga | None:
-    """The saga whose id the run at this location has, if no run ends its effects; None if no database tells."""
+    """The saga whose id the run at this location has, if no run ends its effects. Raises SagaError."""
     effects = await _effects(locator, location.saga_id)
-    try:
-        return None if effects is None else await lost_saga(locator, location, effects)
-    except SagaError:
-        return None  # `saga doctor` reports the database
+    return None if effects is None else await lost_saga(locator, location, effects)
 
 
 async def _effects(locator: Locator, saga_id: str) -> Sequence[RecordedEffect] | None:
-    """The effects of a saga in the guards; None if no database tells."""
+    """The effects of a saga in the guards; None if there is no database. Raises SagaError."""
     if locator.settings is None or not fits_guard_key(saga_id) or not locator.settings.sql_connections():
         return None
     from saga_workers.location.traces import recorded_effects
 
-    try:
-        return await recorded_effects(locator.settings, saga_id)
-    except SagaError:
-        return None  # `saga doctor` reports the database
+    return await recorded_effects(locator.settings, saga_id)
 
 
 def awaits_reply(view: SagaView) -> bool:
@@ -109,15 +120,12 @@ def awaits_reply(view: SagaView) -> bool:
 
 
 async def _refused_replies(locator: Locator, view: SagaView) -> list[str]:
-    """The replies to commands for which the saga waits that were refused, in words."""
+    """The replies to commands for which the saga waits that were refused, in words. Raises SagaError."""
     if locator.settings is None or not awaits_reply(view):
         return []
     from saga_workers.location.refused_replies import refused_replies
 
-    try:
-        return [refused.text for refused in await refused_replies(locator.settings, [view.id])]
-    except SagaError:
-        return []  # `saga doctor` reports the database
+    return [refused.text for refused in await refused_replies(locator.settings, [view.id])]
 
 
 def with_reasons(view: SagaView, reasons: Sequence[str]) -> SagaView | None:

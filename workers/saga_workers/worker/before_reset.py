@@ -190,7 +190,9 @@ async def _last_story(locator: Locator, about: Mapping[str, Any]) -> SagaView | 
 
 
 def _undone_entries(effects: Sequence[RecordedEffect], story: SagaView | None) -> dict[str, int]:
-    """The entries whose undo was made, with their highest generations: as a guard or a reply tells, or the ledger."""
+    """The entries whose undo was made, as a guard, a reply or the ledger tells, or whose undo command was sent, with
+    their highest generations.
+    """
     undone = [(effect.entry, effect.generation) for effect in effects if effect.undone or effect.is_undoing]
     rows = () if story is None else story.steps
     undone += [(row.id, row.generation or 1) for row in rows if row.state == "COMPENSATED"]

@@ -42,7 +42,7 @@ from saga_workers.ledger.recording import LedgerInterceptor
 from saga_workers.ledger.run_ledger import NoLedger, RunLedger, open_ledger
 from saga_workers.ledger.writer import LedgerWriter
 from saga_workers.location.locator import Locator
-from saga_workers.runtime.logs import leave_out_responses, log_attempt
+from saga_workers.runtime.logs import leave_out_responses, log_attempt, shorten_missing_keys
 from saga_workers.schedules.scheduled_starts import ScheduledStarts
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.temporal.data_converter import check_codec, for_workflow_tasks, project_client, with_codec
@@ -151,6 +151,7 @@ class SagaPlugin(SimplePlugin):
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Called by Temporal when a worker is created."""
         leave_out_responses()
+        shorten_missing_keys()
         self.metrics.initialize(self._trust.definitions.values())
         config = super().configure_worker(config)
         settings = self._project.settings

@@ -37,6 +37,7 @@ from sagas.protocol.signed_content import (
 )
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import load_settings
+from sagas.settings.masking import mask
 from sagas.settings.signing_keys import KEY_FILE, Purpose, is_key_id
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
@@ -89,6 +90,7 @@ class WorkerTrust:
         self._read_since: dict[str, Definition] = {}
         self._variables = signed_json(project.settings.vars)
         self._read_at = -_READ_INTERVAL
+        self._unreadable = ""
         self._reading = asyncio.Lock()
         self._awaiting_key: dict[str, float] = {}
         """The time at which this worker first saw something signed with a key it lacks, by its id; oldest first."""
@@ -267,10 +269,16 @@ class WorkerTrust:
                 return
             await asyncio.sleep(self._read_at + _READ_INTERVAL - time.monotonic())
             self._read_at = time.monotonic()
-            with contextlib.suppress(SagaError, OSError):
+            try:
                 latest, variables = await asyncio.to_thread(self._read)
-                self._read_since |= self._latest.definitions
-                self._latest, self._variables = latest, variables
+            except (SagaError, OSError) as error:
+                if str(error) != self._unreadable:
+                    why = mask(str(error))
+                    log.warning("the project is not read again, starts are compared with its last state: %s", why)
+                self._unreadable = str(error)
+                return
+            self._read_since |= self._latest.definitions
+            self._latest, self._variables, self._unreadable = latest, variables, ""
 
     def _read(self) -> tuple[Project, bytes]:
         settings = self._project.settings

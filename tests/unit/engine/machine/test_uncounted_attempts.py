@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from saga_workers.stuck.run_reasons import reported_reasons
+from saga_workers.views.reported_reasons import reported_reasons
 from sagas.definition.model import Retry
 from sagas.protocol.messages import CallEnded
 from sagas.protocol.outcomes import Failure, Outcome

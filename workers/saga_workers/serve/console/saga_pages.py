@@ -23,6 +23,7 @@ from saga_workers.serve.console.visitors import PageNotFound, Visitor
 from saga_workers.serve.limits import MAX_LISTED, QUERY_TIMEOUT
 from saga_workers.stuck.stuck_view import read_view_with_stuck
 from saga_workers.views.accesses import with_accesses
+from saga_workers.views.reported_reasons import unreported_reasons
 from saga_workers.views.saga_view import read_view
 from sagas.errors import SagaError, UsageError
 from sagas.presentation.graph import build_saga_graph
@@ -83,6 +84,7 @@ class SagaPages:
             visitor=visitor,
             place="sagas",
             view=view,
+            stuck=unreported_reasons(view),
             may_operate=visitor.may_operate,
             requests=possible_requests(view),
             signals=list(awaited_signals(view)),
