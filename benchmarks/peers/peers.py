@@ -80,7 +80,7 @@ def make_project(folder: Path) -> None:
     (folder / "saga.toml").write_text(settings + "[connections.dbos]\n" + SERVE)
     (folder / "schema.sql").write_text(TABLES)
     mixed = definition("mixed", SQL_STEP, mixed=True)
-    local = f"saga: mixed-local\n{INPUT}defaults: {{execution: local}}\n{mixed.partition(INPUT)[2]}"
+    local = f"saga: mixed-local\n{INPUT}defaults: {{timeout: 5s, execution: local}}\n{mixed.partition(INPUT)[2]}"
     (folder / "mixed.saga.yaml").write_text(mixed)
     (folder / "mixed-local.saga.yaml").write_text(local)
 
