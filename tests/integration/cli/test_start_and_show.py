@@ -56,11 +56,18 @@ async def test_a_completed_saga_is_shown_although_a_database_is_silent(
     settings = cli.folder / "saga.toml"
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    settings.write_text(f'{settings.read_text()}[connections.silent]\nurl = "postgresql://saga@127.0.0.1:{port}/x"\n')
-    for id, reason in ((done, "a database does not answer, so an undo whose run"), (final, None)):
+    text = settings.read_text()
+    settings.write_text(f'{text}[connections.silent]\nurl = "postgresql://saga@127.0.0.1:{port}/x"\n')
+    doubt = "a database does not answer, so an undo whose run was deleted would not be shown"
+    for id, reason in ((done, doubt), (final, None)):
         shown = (await cli.saga("--json", "show", id)).json
-        assert (shown["state"], (shown.get("incomplete") or "")[:57] or None) == ("COMPLETED", reason)
+        assert (shown["state"], shown.get("incomplete")) == ("COMPLETED", reason)
     server.close()
+    await server.wait_closed()
+    settings.write_text(f'{text}[connections.refusing]\nurl = "postgresql://saga@127.0.0.1:{port}/x"\n')
+    assert (await cli.saga("--json", "show", done)).json["incomplete"] == doubt
+    unknown = await cli.saga("show", "nobody-knows-it")
+    assert (unknown.code, "it is unknown whether it has open effects: " in unknown.err) == (2, True), unknown
 
 
 async def test_the_definition_travels_with_the_start(cli: CommandLine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from saga_workers.reconcile.missing_rows import write_missing_rows
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.cli.conftest import fresh
 from tests.integration.ledger.conftest import Stay
@@ -26,7 +27,7 @@ async def test_rows_of_ended_sagas_are_written(stay: Stay) -> None:
 
     await until(are_written)
     assert await _write(stay) == 0
-    assert (await stay.later.saga("undo", lost)).code == 0, "its row has the state from which it is undone"
+    assert (await stay.later.saga("undo", lost, "--reason", "a test", "--yes")).code == 0, "its row has the state from which it is undone"
     await stay.wait_for_row(lost, "COMPENSATED")
 
 
@@ -45,6 +46,7 @@ async def test_rows_of_terminated_and_of_later_sagas_are_left_out(stay: Stay) ->
         lost: "COMPLETED",
     }
     assert await _write(stay, since=time.time()) == 0
+    await delete_run(stay.client.temporal, terminated.id)  # reports of other tests would have it
 
 
 async def _ended(stay: Stay, saga: str) -> str:

@@ -171,6 +171,7 @@ async def test_a_parked_saga_is_recorded_and_its_end_replaces_it(stay: Stay) -> 
     run = await stay.client.start("outing", {"city": city})
     assert (await finished(stay.client, run.id))["state"] == "PARKED"
     await stay.wait_for_row(run.id, "PARKED")
+    await _check_reasons_of_parked(stay, run.id)
     stay.break_undo(False)
     resolved = await stay.saga("resolve", run.id, "go", "retry", "--reason", "open again", "--yes")
     assert resolved.code == 0, resolved.err
@@ -179,6 +180,19 @@ async def test_a_parked_saga_is_recorded_and_its_end_replaces_it(stay: Stay) -> 
     assert stay.query(f"select count(*), max(state), max(saga) from saga_run where saga_id = '{run.id}'") == [
         (1, "COMPLETED", "outing")
     ]
+
+
+async def _check_reasons_of_parked(stay: Stay, saga_id: str) -> None:
+    """Check that one saga has the same reasons as in the list, and that a person reads them once."""
+    shown = (await stay.saga("--json", "show", saga_id)).json["stuck"]
+    assert [reason.partition(":")[0] for reason in shown] == ["go is parked (do)"]
+
+    async def listed() -> list[list[str]]:
+        rows = (await stay.saga("--json", "list", "--stuck", "--limit", "1000")).json
+        return [row["stuck"] for row in rows if row["id"] == saga_id]
+
+    assert await until(listed) == [shown]
+    assert "go is parked" not in (await stay.saga("show", saga_id)).out
 
 
 async def test_what_was_parked_when_temporal_forgot_it_is_named(stay: Stay) -> None:
