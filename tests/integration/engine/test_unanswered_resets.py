@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from temporalio.api.common.v1 import Payloads
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import RespondActivityTaskCompletedByIdRequest
 
+from saga_workers.client import Client
 from saga_workers.stuck.continuation import continue_saga
 from sagas.errors import RefusedError
+from sagas.protocol.payloads import RESET_ACTIVITY
+from tests.helpers import eager_start
 from tests.helpers.local_worker import finished
 from tests.helpers.run_changes import reset_run
 from tests.helpers.waiting import until
@@ -22,26 +27,59 @@ LINE = """
 """
 
 
-async def test_a_step_made_before_a_reset_is_undone(env: Environment) -> None:
-    """No guard knows the step, and the run of the reset begins before it: undone from its state, it would stay."""
+async def _two_steps(env: Environment) -> tuple[Client, str, list[int]]:
+    """Run a saga until it waits behind two steps that no guard knows, and end its worker; a client, the id of the saga,
+    and the ends of its workflow tasks.
+    """
     async with env.serving(LINE) as client:
         id = await begin(client, "line")
+        await until(lambda: _waits(client, id))
+        events = handle(client, id).fetch_history_events()
+        return client, id, [event.event_id async for event in events if event.event_type == COMPLETED]
 
-        async def waits() -> bool:
-            return any(row["id"] == "go" and row["state"] == "RUNNING" for row in (await client.show(id))["steps"])
 
-        await until(waits)
-    tasks = [
-        event.event_id async for event in handle(client, id).fetch_history_events() if event.event_type == COMPLETED
-    ]
+async def _waits(client: Client, id: str) -> bool:
+    return any(row["id"] == "go" and row["state"] == "RUNNING" for row in (await client.show(id))["steps"])
+
+
+async def test_a_step_made_before_a_reset_is_undone(env: Environment) -> None:
+    """No guard knows the step, and the run of the reset begins before it: undone from its state, it would stay."""
+    client, id, tasks = await _two_steps(env)
     await reset_run(client.temporal, id, tasks[1])  # which has begun b
     await handle(client, id).terminate("before it has looked back")
     async with env.again() as client:
-        with pytest.raises(RefusedError, match="closed before it had looked up what the saga had done"):
-            await continue_saga(client.locator, id, "anna")
-        assert not {"undo a", "undo b"} & set(env.log())
-        await reset_run(client.temporal, id, tasks[0])  # as the refusal says
-        await until(waits)
-        await client.cancel(id)
-        assert (await finished(client, id))["state"] == "COMPENSATED"
-        assert {"undo a", "undo b"} <= set(env.log())
+        await _check_refusal(env, client, id, tasks[0])
+
+
+async def test_an_answer_of_a_stranger_to_a_reset_does_not_count(env: Environment) -> None:
+    """Any client can complete an activity by its id, and end the run before it asks again."""
+    _, id, tasks = await _two_steps(env)
+    async with env.again(no_remote_activities=True) as client:
+        await reset_run(client.temporal, id, tasks[1])
+
+        async def is_asked() -> str | None:
+            described = await handle(client, id).describe()
+            asked = described.raw_description.pending_activities
+            return next((each.activity_id for each in asked if each.activity_type.name == RESET_ACTIVITY), None)
+
+        forged = RespondActivityTaskCompletedByIdRequest(
+            namespace=client.temporal.namespace,
+            workflow_id=id,
+            activity_id=await until(is_asked),
+            result=Payloads(payloads=[eager_start.json_payload({})]),
+        )
+        await client.temporal.workflow_service.respond_activity_task_completed_by_id(forged)
+        await handle(client, id).terminate("before it asks again")
+    async with env.again() as client:
+        await _check_refusal(env, client, id, tasks[0])
+
+
+async def _check_refusal(env: Environment, client: Client, id: str, first_task: int) -> None:
+    with pytest.raises(RefusedError, match="closed before it had looked up what the saga had done"):
+        await continue_saga(client.locator, id, "anna")
+    assert not {"undo a", "undo b"} & set(env.log())
+    await reset_run(client.temporal, id, first_task)  # as the refusal says
+    await until(lambda: _waits(client, id))
+    await client.cancel(id)
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert {"undo a", "undo b"} <= set(env.log())

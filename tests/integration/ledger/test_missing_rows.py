@@ -27,7 +27,8 @@ async def test_rows_of_ended_sagas_are_written(stay: Stay) -> None:
 
     await until(are_written)
     assert await _write(stay) == 0
-    assert (await stay.later.saga("undo", lost, "--reason", "a test", "--yes")).code == 0, "its row has the state from which it is undone"
+    undo = await stay.later.saga("undo", lost, "--reason", "a test", "--yes")
+    assert undo.code == 0, "its row has the state from which it is undone"
     await stay.wait_for_row(lost, "COMPENSATED")
 
 

@@ -7,14 +7,11 @@ of the project has made calls for it.
 from __future__ import annotations
 
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes
 from temporalio.client import Client as Temporal
 
-from saga_workers.temporal.payload_codec import decrypted
 from saga_workers.temporal.run_history import readable_events
+from saga_workers.temporal.signed_calls import is_signed_call
 from saga_workers.temporal.temporal_runs import RunInfo
-from sagas.protocol.payloads import CALL_HEADER
-from sagas.protocol.signed_content import CallSignature, call_content
 from sagas.settings.signing_keys import SigningKeys
 
 _OTHER_CALLS = (
@@ -36,18 +33,8 @@ async def may_have_effects(temporal: Temporal, run: RunInfo, keys: SigningKeys) 
             return True
         if event.event_type in _OTHER_CALLS:
             return True
-        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED and await _is_signed(
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED and await is_signed_call(
             event.activity_task_scheduled_event_attributes, run, keys
         ):
             return True
     return not events
-
-
-async def _is_signed(call: ActivityTaskScheduledEventAttributes, run: RunInfo, keys: SigningKeys) -> bool:
-    header, arguments = call.header.fields.get(CALL_HEADER), call.input.payloads
-    signature = None if header is None else CallSignature.from_header(header.data)
-    if signature is None or len(arguments) != 1:
-        return False
-    argument = await decrypted(arguments[0], run.converter.payload_codec)
-    content = call_content(call.activity_type.name, run.id, signature.run_id, signature.call, argument.data)
-    return keys.verifies("call", content, signature.signature)

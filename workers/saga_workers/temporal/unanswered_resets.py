@@ -6,20 +6,26 @@ Such a run has the state of an earlier time, at which steps may not have begun t
 from __future__ import annotations
 
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes
 from temporalio.client import Client as Temporal
 
 from saga_workers.temporal.run_history import readable_events
+from saga_workers.temporal.signed_calls import is_signed_answer
 from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import RESET_ACTIVITY
+from sagas.settings.signing_keys import SigningKeys
 from sagas.text.shell import reset_command
 
 _RESET = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
 
 
-async def require_answered_reset(temporal: Temporal, run: RunInfo) -> None:
-    """Raise RefusedError if the run was closed before its last reset was answered."""
-    if not run.ended_from_outside or not await _is_unanswered(temporal, run):
+async def require_answered_reset(temporal: Temporal, run: RunInfo, keys: SigningKeys | None) -> None:
+    """Raise RefusedError if the run was closed before its last reset was answered by a worker of the project.
+
+    ``keys``: those with which answers are verified; None if the project accepts anything.
+    """
+    if not run.ended_from_outside or not await _is_unanswered(temporal, run, keys):
         return
     raise RefusedError(
         f"the run of {run.id}, which a reset has made, was closed before it had looked up what the saga had done",
@@ -27,18 +33,23 @@ async def require_answered_reset(temporal: Temporal, run: RunInfo) -> None:
     )
 
 
-async def _is_unanswered(temporal: Temporal, run: RunInfo) -> bool:
-    is_unanswered, asked = False, set[int]()
+async def _is_unanswered(temporal: Temporal, run: RunInfo, keys: SigningKeys | None) -> bool:
+    is_unanswered, asked = False, dict[int, ActivityTaskScheduledEventAttributes]()
     async for event in readable_events(temporal, run):
         match event.event_type:
             case EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
                 if event.workflow_task_failed_event_attributes.cause == _RESET:
-                    is_unanswered, asked = True, set()
+                    is_unanswered, asked = True, {}
             case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-                if event.activity_task_scheduled_event_attributes.activity_type.name == RESET_ACTIVITY:
-                    asked.add(event.event_id)
+                call = event.activity_task_scheduled_event_attributes
+                if call.activity_type.name == RESET_ACTIVITY:
+                    asked[event.event_id] = call
             case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
-                if event.activity_task_completed_event_attributes.scheduled_event_id in asked:
+                completed = event.activity_task_completed_event_attributes
+                call, answers = asked.get(completed.scheduled_event_id), completed.result.payloads
+                if call is not None and (
+                    keys is None or (len(answers) == 1 and await is_signed_answer(call, answers[0], run, keys))
+                ):
                     is_unanswered = False
             case _:
                 pass

@@ -69,7 +69,7 @@ class LastStates:
                 # It is COMPLETED for all who ask, but closes only when its locks are released.
                 raise InfrastructureError(f"{saga_id} has ended, but its workflow is not closed yet")
             raise RefusedError(f"{saga_id} is still running; cancel it with `{saga_command('cancel', saga_id)}`")
-        await require_answered_reset(self._locator.temporal, described.run)
+        await require_answered_reset(self._locator.temporal, described.run, self._keys)
         try:
             return await query_machine(self._locator.temporal, (saga_id, described.run.run_id), self._keys)
         except RPCError as error:
