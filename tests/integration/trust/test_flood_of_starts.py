@@ -11,6 +11,7 @@ import psutil
 import pytest
 from temporalio.client import Client as Temporal
 
+from saga_workers.temporal.temporal_runs import list_runs
 from tests.helpers.processes import CommandProcess, TemporalServer
 from tests.helpers.waiting import until
 
@@ -78,3 +79,23 @@ async def test_large_inputs_leave_the_memory_of_a_worker(own_temporal: TemporalS
         for handle in handles:
             await handle.signal("approved", "yes")
             assert await handle.result() == {"size": len(NOTE)}
+
+
+LARGE_MEMO = "x" * 1_900_000
+
+
+@pytest.mark.timeout(200)
+async def test_large_memos_hide_no_other_saga(own_temporal: TemporalServer) -> None:
+    """A page of runs with the largest memos that Temporal takes is more than gRPC does."""
+    client = await Temporal.connect(own_temporal.address)
+    ids = {await _start_with_memo(client, number) for number in range(75)}
+
+    async def all_listed() -> bool:
+        return {run.id async for run in list_runs(client, "WorkflowType = 'large'")} == ids
+
+    await until(all_listed)
+
+
+async def _start_with_memo(client: Temporal, number: int) -> str:
+    memo = {"hello": LARGE_MEMO}
+    return (await client.start_workflow("large", id=f"large-{number}", task_queue="nobody-polls-it", memo=memo)).id

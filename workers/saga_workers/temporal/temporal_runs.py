@@ -53,6 +53,9 @@ _SHOWN = 300
 
 _PAUSED_STATUS = 8
 _PAGE_SIZE = 200
+_SMALL_PAGE_SIZE = 50
+"""Each run has its memo, of up to 2 MB, in an answer of which gRPC takes 128 MiB."""
+
 _PAGE_TIMEOUT = timedelta(seconds=30)
 
 
@@ -159,16 +162,18 @@ def undoes(undo: RunInfo, run: RunInfo) -> bool:
 
 async def list_runs(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:
     """The runs that match Temporal's list filter, newest first. Raises UsageError if the filter is invalid."""
-    token = b""
+    token, size = b"", _PAGE_SIZE
     while True:
         request = ListWorkflowExecutionsRequest(
-            namespace=temporal.namespace, query=query, page_size=_PAGE_SIZE, next_page_token=token
+            namespace=temporal.namespace, query=query, page_size=size, next_page_token=token
         )
+        service = temporal.workflow_service
         try:
-            answer = await temporal.workflow_service.list_workflow_executions(
-                request, retry=True, timeout=_PAGE_TIMEOUT
-            )
+            answer = await service.list_workflow_executions(request, retry=size < _PAGE_SIZE, timeout=_PAGE_TIMEOUT)
         except RPCError as error:
+            if size == _PAGE_SIZE and error.status is not RPCStatusCode.INVALID_ARGUMENT:
+                size = _SMALL_PAGE_SIZE  # it may have been too large, of which any client can take care
+                continue
             raise _query_error(error, query) from error
         for info in answer.executions:
             yield _run_info(temporal, info)

@@ -21,7 +21,7 @@ from temporalio import workflow
 from temporalio.api.common.v1 import WorkflowExecution as Execution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
-from temporalio.client import Client, WorkflowExecution
+from temporalio.client import Client
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.service import RPCError
 from temporalio.worker import (
@@ -35,6 +35,7 @@ from saga_workers.ledger.writer import LedgerMetrics
 from saga_workers.runtime.metrics import Refreshed, without_created
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.server_time import ServerTime
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import begun_condition
 from saga_workers.worker.metric_labels import OTHER, Definitions, MetricLabels
 from sagas.definition.model import Definition
@@ -366,7 +367,7 @@ class SagaGauges:
     async def _query(self) -> SagaGaugeValues:
         self._offset = await self._server_time.likely() - time.monotonic()
         query = f"{_PARKED_QUERY} AND {begun_condition()}"
-        runs = [run async for run in self._client.list_workflows(query, rpc_timeout=_RPC_TIMEOUT)]
+        runs = [_ParkedRun.of(run) async for run in list_runs(self._client, query)]
         await self._update_parked_since(runs)
         oldest: dict[str, float] = {}
         for run in runs:
@@ -376,8 +377,7 @@ class SagaGauges:
                 oldest[saga] = min(since, oldest.get(saga, since))
         return SagaGaugeValues(
             parked=collections.Counter(
-                (self._labels.saga(run.workflow_type), self._labels.step(run.workflow_type, _parked_step(run)))
-                for run in runs
+                (self._labels.saga(run.workflow_type), self._labels.step(run.workflow_type, run.step)) for run in runs
             ),
             oldest_since=oldest,
             overdue={
@@ -387,7 +387,7 @@ class SagaGauges:
             },
         )
 
-    async def _update_parked_since(self, runs: list[WorkflowExecution]) -> None:
+    async def _update_parked_since(self, runs: list[_ParkedRun]) -> None:
         present = {run.run_id for run in runs}
         # A run that was resolved and parked again is read again, unless both happened between two refreshes.
         self._parked_since = {run_id: since for run_id, since in self._parked_since.items() if run_id in present}
@@ -395,7 +395,7 @@ class SagaGauges:
         for run in new[:_NEW_PER_REFRESH]:
             self._parked_since[run.run_id] = await self._read_parked_since(run)
 
-    async def _read_parked_since(self, run: WorkflowExecution) -> float:
+    async def _read_parked_since(self, run: _ParkedRun) -> float:
         """The time of the newest upsert of search attributes, which parked the run; it has few events after that."""
         answer = await self._client.workflow_service.get_workflow_execution_history_reverse(
             GetWorkflowExecutionHistoryReverseRequest(
@@ -418,9 +418,19 @@ class SagaGauges:
         return (await self._client.count_workflows(query, rpc_timeout=_RPC_TIMEOUT)).count
 
 
-def _parked_step(run: WorkflowExecution) -> str:
-    """The definition's id of the step it is parked at; the search attribute holds the entry id (``reserve#3``)."""
-    for pair in run.typed_search_attributes:
-        if pair.key.name == "SagaStep":
-            return str(pair.value).partition("#")[0]
-    return ""
+@dataclass(frozen=True, slots=True)
+class _ParkedRun:
+    """What is kept of the description of a run, whose memo may be large. ``step``: the definition's id of the step it
+    is parked at; the search attribute holds the entry id (``reserve#3``).
+    """
+
+    id: str
+    run_id: str
+    workflow_type: str
+    start_time: datetime
+    step: str
+
+    @classmethod
+    def of(cls, run: RunInfo) -> _ParkedRun:
+        step = str(run.attributes.get("SagaStep", "")).partition("#")[0]
+        return cls(run.id, run.run_id, run.workflow_type, run.start_time, step)
