@@ -6,11 +6,14 @@ import asyncio
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import make_url
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_workers.undo_check import postgresql_copies
 from saga_workers.undo_check.database_copies import open_plain
@@ -74,6 +77,22 @@ class Embedded:
             await engine.dispose()
 
 
+@dataclass(frozen=True)
+class Guest:
+    """A role without rights over the objects of the database."""
+
+    embedded: Embedded
+    name: str
+
+    @property
+    def inside(self) -> str:
+        """The URL of the superuser for the database."""
+        return make_url(self.embedded.administrator).set(database=self.embedded.role).render_as_string(False)
+
+    def make_schema(self) -> None:
+        self.embedded.execute(f"create schema own authorization {self.name}", url=self.inside)
+
+
 @pytest.fixture
 def embedded(postgres_server: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded]:
     database = Embedded(postgres_server, tmp_path)
@@ -92,16 +111,36 @@ def test_the_superuser_runs_nothing_of_the_database(embedded: Embedded, busy: bo
         embedded.copy()
 
 
-def test_objects_of_a_role_that_is_not_trusted_are_not_copied(embedded: Embedded) -> None:
-    guest = f"guest_{embedded.role}"
-    inside = make_url(embedded.administrator).set(database=embedded.role).render_as_string(hide_password=False)
+@pytest.fixture
+def guest(embedded: Embedded) -> Iterator[Guest]:
+    role = Guest(embedded, f"guest_{embedded.role}")
     embedded.execute("create table checked (id integer)", "insert into checked values (1)", url=embedded.libpq)
-    embedded.execute(f"create role {guest}")
-    try:
-        embedded.execute(f"create schema own authorization {guest}", url=inside)
-        with pytest.raises(SagaError, match=f"has objects of {guest}, and what .* {embedded.role}"):
+    embedded.execute(f"create role {role.name}")
+    yield role
+    embedded.execute(f"drop owned by {role.name}", url=role.inside)
+    embedded.execute(f"drop role {role.name}")
+
+
+def test_objects_of_a_role_that_is_not_trusted_are_not_copied(embedded: Embedded, guest: Guest) -> None:
+    guest.make_schema()
+    with pytest.raises(SagaError, match=f"has objects of {guest.name}, and what .* {embedded.role}"):
+        embedded.copy()
+    embedded.copy(guest.name)
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["others are connected", "nobody is connected"])
+def test_objects_that_are_made_during_the_copy_are_not_copied(
+    embedded: Embedded, guest: Guest, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    read = PostgresqlCopies._read_original
+
+    async def read_later(copies: PostgresqlCopies, session: AsyncConnection) -> Any:
+        guest.make_schema()
+        return await read(copies, session)
+
+    monkeypatch.setattr(PostgresqlCopies, "_read_original", read_later)
+    with ExitStack() as stack:
+        if busy:
+            stack.enter_context(psycopg.connect(embedded.libpq))
+        with pytest.raises(SagaError, match=f"has objects of {guest.name}, and what .* {embedded.role}"):
             embedded.copy()
-        embedded.copy(guest)
-    finally:
-        embedded.execute(f"drop owned by {guest}", url=inside)
-        embedded.execute(f"drop role {guest}")

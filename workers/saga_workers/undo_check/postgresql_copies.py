@@ -153,7 +153,8 @@ class PostgresqlCopies:
                     f"the server of the connection {self._connection.name} has no database {self._original}",
                     help=_DIRECT_URL,
                 )
-            await self._require_trusted_owners()
+            async with _session(self._url) as original:
+                await self._require_trusted_owners(original)
             row = await self._read_original(session)
             may_create, owns, is_superuser, encoding, collation, characters, busy = row
             role = self._url.username or (await session.exec_driver_sql("SELECT current_user")).scalar_one()
@@ -165,10 +166,16 @@ class PostgresqlCopies:
             raise self._refusal("its role may not create databases")
         if owns and not busy:
             await self._create(base, f"TEMPLATE {sql_name(self._original)}")
+            async with _session(self._url.set(database=base)) as session:
+                await self._require_trusted_owners(session)  # of what was made since
         else:
             locale = f"LC_COLLATE {_literal(collation)} LC_CTYPE {_literal(characters)}"
             await self._create(base, f"TEMPLATE template0 ENCODING {_literal(encoding)} {locale}")
-            await self._restore_dump(base, is_superuser=is_superuser)
+            async with _session(self._url) as session:
+                await session.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                await self._require_trusted_owners(session)  # of what is dumped: it may be newer
+                snapshot = (await session.exec_driver_sql("SELECT pg_catalog.pg_export_snapshot()")).scalar_one()
+                await self._restore_dump(base, snapshot, is_superuser=is_superuser)
         async with _session(self._url.set(database=base)) as session:
             way_out = (await session.exec_driver_sql(_WAYS_OUT)).scalar()
         if way_out is not None:
@@ -178,12 +185,11 @@ class PostgresqlCopies:
                 help="verify the saga on a database without foreign tables and servers, dblink and plproxy",
             )
 
-    async def _require_trusted_owners(self) -> None:
+    async def _require_trusted_owners(self, session: AsyncConnection) -> None:
         """Raise SagaError if a role that is not trusted owns anything: its checks and casts would run in a copy."""
         trusted = [*self._connection.trusted_roles, *self._other_roles]
-        async with _session(self._url) as session:
-            strangers = list((await session.execute(_STRANGERS, {"trusted": trusted})).scalars())
-            role = (await session.exec_driver_sql("SELECT current_user")).scalar_one()
+        strangers = list((await session.execute(_STRANGERS, {"trusted": trusted})).scalars())
+        role = (await session.exec_driver_sql("SELECT current_user")).scalar_one()
         if strangers:
             owners = join_names(strangers, 5)
             raise SagaError(
@@ -196,7 +202,8 @@ class PostgresqlCopies:
         quoted = sql_name(name)
         owner = f" OWNER {sql_name(self._url.username)}" if self._url.username else ""
         async with self._administrator.connect() as session:
-            await session.exec_driver_sql(_plain(f"CREATE DATABASE {quoted}{owner} {source}"))
+            # Before CONNECT is revoked anybody could open a session in it, and keep that.
+            await session.exec_driver_sql(_plain(f"CREATE DATABASE {quoted}{owner} {source} ALLOW_CONNECTIONS false"))
             owner_mark = _literal(f"{_MARK}{process_identity()}")
             await session.exec_driver_sql(_plain(f"COMMENT ON DATABASE {quoted} IS {owner_mark}"))
             await session.exec_driver_sql(f"REVOKE CONNECT ON DATABASE {quoted} FROM PUBLIC")
@@ -206,6 +213,7 @@ class PostgresqlCopies:
                 key, _, value = setting.partition("=")
                 shown = (value or "''") if key in _LISTS else _literal(value)
                 await session.exec_driver_sql(_plain(f"ALTER DATABASE {quoted} SET {key} TO {shown}"))
+            await session.exec_driver_sql(_plain(f"ALTER DATABASE {quoted} ALLOW_CONNECTIONS true"))
         await self._require_copy(name)
 
     async def _require_copy(self, name: str) -> None:
@@ -258,7 +266,7 @@ class PostgresqlCopies:
         async with self._administrator.connect() as session:
             await session.exec_driver_sql(f"DROP DATABASE IF EXISTS {sql_name(name)} WITH (FORCE)")
 
-    async def _restore_dump(self, base: str, *, is_superuser: bool) -> None:
+    async def _restore_dump(self, base: str, snapshot: str, *, is_superuser: bool) -> None:
         dump, restore = self._program("pg_dump"), self._program("pg_restore")
         as_owner = [] if is_superuser else ["--no-owner", "--no-privileges"]
         written, environment = _libpq(self._url)
@@ -266,7 +274,8 @@ class PostgresqlCopies:
         reading, writing = os.pipe()
         try:
             dumping = await asyncio.create_subprocess_exec(
-                dump, "--format=custom", "--no-subscriptions", "--no-publications", *as_owner, f"--dbname={written}",
+                dump, "--format=custom", "--no-subscriptions", "--no-publications", f"--snapshot={snapshot}", *as_owner,
+                f"--dbname={written}",
                 stdout=writing, stderr=asyncio.subprocess.PIPE, env=environment,
             )  # fmt: skip
             os.close(writing)
