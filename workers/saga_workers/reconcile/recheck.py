@@ -15,6 +15,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.reconcile.current_views import current_views
 from saga_workers.reconcile.matched_rows import with_safe_commands
 from saga_workers.runtime.databases import open_command_engine
+from saga_workers.stuck.counted_children import counting_parent
 from sagas.settings import Settings
 from sagas.settings.reconcile import EffectTable
 
@@ -40,6 +41,7 @@ async def recheck(
     declared = {table.name: table for table in effects}
     saga_ids = list(dict.fromkeys(finding.saga_id for finding in findings if finding.saga_id))
     now = await current_views(locator, saga_ids[:MAX_RECHECKED])
+    counted = await _counted_as_done(locator, findings)
     kept: list[Finding] = []
     gone: list[Finding] = []
     for finding in findings:
@@ -47,10 +49,21 @@ async def recheck(
         moved = view is not None and view.state != states.get(finding.saga_id or "", view.state)
         if finding.kind in RESUMED:
             moved = False  # it was decided last of all, and the id may belong to another run by now
+        moved = moved or (finding.kind == "open_effects" and finding.saga_id in counted)
         can_undo = view is not None and view.can_undo
         command = repair_command(finding, dialects, declared, can_undo=can_undo)
         (gone if moved else kept).append(replace(finding, command=command))
     return await with_safe_commands(settings, kept, dialects, declared), gone
+
+
+async def _counted_as_done(locator: Locator, findings: Sequence[Finding]) -> set[str]:
+    """The nested sagas with open effects among these findings that their parents have as done: their effects stay."""
+    counted: set[str] = set()
+    for saga_id in {finding.saga_id for finding in findings if finding.kind == "open_effects" and finding.saga_id}:
+        described = (await locator.within_temporal().locate(saga_id)).run
+        if described is not None and await counting_parent(locator, described.run) is not None:
+            counted.add(saga_id)
+    return counted
 
 
 async def published_since(settings: Settings, findings: Sequence[Finding]) -> list[Finding]:

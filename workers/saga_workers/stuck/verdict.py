@@ -10,6 +10,7 @@ from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.parent_command import is_undone
+from saga_workers.stuck.counted_children import counting_parent, counts_as_done
 from saga_workers.stuck.lost_effects import has_ended_before, lost_effects, may_have_ended
 from saga_workers.stuck.missing_parents import MissingParent, find_missing_parent, missing_starts
 from saga_workers.temporal.holding_runs import holder_in_words
@@ -211,6 +212,8 @@ async def lost_saga(
         if await is_undone(locator, await locator.locate(origin.parent), location.saga_id, origin):
             named, outcome = (f"open effects: {open_effects(lost)}", *held), f"undoes it, as {origin.parent} is undone"
             return OpenSaga(location.saga_id, "deleted", origin.saga, named, outcome)
+        if await counts_as_done(locator, origin.parent, location.saga_id, origin.root_start):
+            return None
         missing = await find_missing_parent(locator, location.saga_id, origin)
         if missing is not None:
             named = f"open effects of {location.saga_id}: {open_effects(lost)}"
@@ -272,8 +275,10 @@ async def replaced_saga(
 
 
 async def terminated_saga(locator: Locator, run: RunInfo, view: SagaView) -> OpenSaga | None:
-    """The saga with this view, if its ``run``, or that of its undo, was closed from outside and left effects."""
-    if not has_open_effects(view):
+    """The saga with this view, if its ``run``, or that of its undo, was closed from outside and left effects; None for
+    a nested one that its parent has as done.
+    """
+    if not has_open_effects(view) or await counting_parent(locator, run) is not None:
         return None
     saga_id = run.id.removesuffix(UNDO_SUFFIX)
     if not view.steps:

@@ -1,0 +1,49 @@
+"""A nested saga is terminated or deleted, and an operator decides at its parent that it is done: its effects stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from saga_workers.client import Client
+from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.open_sagas import find_lost
+from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.views.saga_list import SagaFilter
+from sagas.errors import RefusedError
+from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, handle, resolve
+from tests.integration.engine.nested.families import GO, begin_waiting_child, book, define_child, define_parent, delete
+
+PARENT, CHILD = define_parent(book("z"), child="on_failure: park"), define_child(book("x"), GO, book("y"))
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["terminated", "deleted"])
+async def test_nothing_of_it_is_undone_until_its_parent_is(env: Environment, deleted: bool) -> None:
+    async with env.serving(PARENT, CHILD) as client:
+        id = await begin_waiting_child(client)
+        child = f"{id}/child"
+        await handle(client, child).terminate("by mistake")
+        await until(lambda: _is_parked(client, id))
+        assert f"saga resume {child}" in await _advice(client, child)
+        if deleted:
+            await delete(client, child)
+        story = await resolve(client, id, "child", "done", result={"booked": 1}, evidence="mail")
+        assert story["state"] == "COMPLETED"
+        assert await _advice(client, child) == ""
+        with pytest.raises(RefusedError):
+            await continue_saga(client.locator, child, "ada")
+        assert await find_lost(client.locator, client.project.settings, suspects=[child]) == []
+        assert await env.effects() == ["a", "x", "z"]
+        await client.undo(id, reason="not wanted", who="ada")
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert await env.effects() == []
+
+
+async def _is_parked(client: Client, id: str) -> bool:
+    return (await client.show(id))["state"] == "PARKED"
+
+
+async def _advice(client: Client, id: str) -> str:
+    stuck = list_stuck(client.locator, SagaFilter(), limit=1000)
+    return " ".join([reason async for view in stuck if view.id == id for reason in view.stuck or ()])
