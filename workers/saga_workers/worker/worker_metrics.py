@@ -420,8 +420,9 @@ class SagaGauges:
 
 @dataclass(frozen=True, slots=True)
 class _ParkedRun:
-    """What is kept of the description of a run, whose memo may be large. ``step``: the definition's id of the step it
-    is parked at; the search attribute holds the entry id (``reserve#3``).
+    """A parked run without its memo, which may be large.
+
+    ``step``: the definition's id of the step it is parked at; the search attribute holds the entry id (``reserve#3``).
     """
 
     id: str
