@@ -20,6 +20,7 @@ from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.decision_preview import consequences
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
+from saga_workers.privacy.sensitive_words import masked_reason
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.machine_query import query_machine, read_definition, verifying_keys
 from saga_workers.temporal.saga_input import EncryptedInput, UnreadableRunInput, first_input
@@ -109,11 +110,11 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
         if described is None:
             raise await _ended_error(locator, saga_id, SagaJustEnded if in_bulk else RefusedError)
         if not await count_pollers(temporal, described.run.task_queue):
-            return await _request_cancel(temporal, described, reason, who)
+            return await _request_cancel(locator, described, saga_id, reason, who)
         try:
             answer = await _execute_update(temporal, described.run.id, "cancel", request, CANCEL_TIMEOUT)
         except NoAnswer:
-            return await _request_cancel(temporal, described, reason, who)
+            return await _request_cancel(locator, described, saga_id, reason, who)
     except SagaJustEnded:
         # This cancel may have ended the saga before its answer arrived.
         view = await read_view(locator, saga_id)
@@ -146,11 +147,14 @@ def _is_cancelled(view: SagaView) -> bool:
     return view.reason is not None and view.reason.kind == "cancelled"
 
 
-async def _request_cancel(temporal: Temporal, described: RunDescription, reason: str, who: str | None) -> CancelResult:
+async def _request_cancel(
+    locator: Locator, described: RunDescription, saga_id: str, reason: str, who: str | None
+) -> CancelResult:
     if not described.raw.workflow_extended_info.cancel_requested:
+        reason = await masked_reason(locator, saga_id, reason)
         text = reason if who is None else f"{recorded_name(who)}: {reason}".removesuffix(": ")
         try:
-            await temporal.get_workflow_handle(described.run.id).cancel(reason=text)
+            await locator.temporal.get_workflow_handle(described.run.id).cancel(reason=text)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise _just_ended_error(described.run.id) from error
@@ -249,7 +253,8 @@ async def resolve(
     """
     temporal = locator.temporal
     if is_notification(decision):
-        await decide_notification(temporal, await read_view(locator, saga_id), decision)
+        given = {**decision, "reason": await masked_reason(locator, saga_id, decision.get("reason") or "")}
+        await decide_notification(temporal, await read_view(locator, saga_id), given)
         return await read_view(locator, saga_id, web_ui=web_ui)
     described = await _open_run(locator, saga_id)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
@@ -341,14 +346,13 @@ async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_qu
 
     A saga that only the ledger knows is undone on ``task_queue``.
     """
-    temporal = locator.temporal
     view = await require_undoable(locator, saga_id)
     location = await locator.locate(view.id)
     if location.member is not None:
         location = await leave_bulk_workflow(locator, location.member)  # its end is in the ledger then
     queue = task_queue if location.run is None else location.run.run.task_queue
-    await _require_poller(temporal, queue, view.id)
-    return await start_undo(temporal, view.id, view.saga, queue, reason=reason, who=who)
+    await _require_poller(locator.temporal, queue, view.id)
+    return await start_undo(locator, view.id, view.saga, queue, reason=reason, who=who)
 
 
 async def require_undoable(locator: Locator, saga_id: str) -> SagaView:
@@ -373,16 +377,16 @@ async def require_undoable(locator: Locator, saga_id: str) -> SagaView:
 
 
 async def start_undo(
-    temporal: Temporal, saga_id: str, saga: str, task_queue: str, *, reason: str, who: str, closed: str = ""
+    locator: Locator, saga_id: str, saga: str, task_queue: str, *, reason: str, who: str, closed: str = ""
 ) -> str:
     """Start the run that undoes a saga; returns its workflow id. ``closed``: how its run was closed from outside.
 
     Raises RefusedError if there is one already.
     """
-    undo_id = saga_id + UNDO_SUFFIX
+    undo_id, reason = saga_id + UNDO_SUFFIX, await masked_reason(locator, saga_id, reason)
     try:
         with start_headers({OWNER_HEADER: saga_id}):
-            await temporal.start_workflow(
+            await locator.temporal.start_workflow(
                 saga,
                 {"reason": reason, "who": who, **({"closed": closed} if closed else {})},
                 id=undo_id,

@@ -17,6 +17,7 @@ from sagas.machine.compensations import current_alternate
 from sagas.machine.earlier.doubts import believed_promises
 from sagas.machine.expressions import arguments, evaluation, expression_fields
 from sagas.machine.locking import locks, row_locks
+from sagas.machine.operator_record import last_decision
 from sagas.machine.parked_rows import restore_details
 from sagas.machine.state import CallKind, Entry, EntryOperation, Flight, LookupPurpose, OperationState, SagaRun
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
@@ -159,7 +160,7 @@ def _manual_result_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
         details = restore_details(entry, operation)
         call_arguments["images"] = None if details is None else details["images"]
     if op == "undo" and operation.uses in (DISCARD, REVERT):
-        call_arguments["closes"] = {"action": operation.uses, "decision": run.last_decision(entry.id)}
+        call_arguments["closes"] = {"action": operation.uses, "decision": last_decision(run, entry.id)}
     summary = f"✎ {op} {step.name}: done, recorded by an operator"
     call = _new_call(run, entry, flight, operation, RECORD_RESULT, call_arguments, summary)
     # The row is written where it is decisive: in the step's own guard, unless that guard has already decided

@@ -1,4 +1,4 @@
-"""A request to cancel the saga, and the causes of a rollback that come from outside (rules 5 and 6)."""
+"""Requests to cancel and to undo the saga, and the causes of a rollback that come from outside (rules 5 and 6)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from sagas.machine import commit
 from sagas.machine.earlier import unknown_steps
 from sagas.machine.internal_events import RequestRollback
 from sagas.machine.locking import locks
+from sagas.machine.operator_record import masked_words, note_intervention
 from sagas.machine.state import SagaRun
-from sagas.protocol.messages import CancelRequested
+from sagas.machine.undo import rollback
+from sagas.protocol.messages import CancelRequested, UndoRequested
 
 CancelResponse = Literal[
     "accepted", "recorded", "already", "past the point of no return", "point of no return unknown", "finished"
@@ -46,13 +48,24 @@ def cancel_requested(run: SagaRun, event: CancelRequested) -> None:
         return
     run.cancel_requested = True
     if event.who and event.kind != "parent":
-        run.note_intervention("cancel" if event.kind == "cancelled" else "resume", event.at, event.who, event.message)
-    message = event.closed or event.message or "a cancel was requested"
+        what = "cancel" if event.kind == "cancelled" else "resume"
+        note_intervention(run, what, event.at, event.who, event.message)
+    message = masked_words(run, event.closed or event.message) or "a cancel was requested"
     details = {"who": event.who} if event.who and not event.closed else {}
     cause = external_cause(event.kind, "Cancelled", message, details)
     if event.kind == "terminated" and run.earlier.reason is not None:
         cause = run.earlier.reason  # the rollback has begun in an earlier run
     run.post(RequestRollback(cause))
+
+
+def undo_requested(run: SagaRun, event: UndoRequested) -> None:
+    """Undo a completed saga, if that is still possible (rule 15)."""
+    if rollback.undo_refusal(run) is None:
+        run.ended_at = None
+        run.undoing_finished = True
+        note_intervention(run, "undo", event.at, event.who, event.reason)
+        cause = external_cause("undone", "Undone", masked_words(run, event.reason), {"who": event.who})
+        rollback.start_rollback(run, cause)
 
 
 def external_cause(kind: str, type: str, message: str, details: dict[str, Any]) -> dict[str, Any]:

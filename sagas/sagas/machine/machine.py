@@ -20,6 +20,7 @@ from sagas.machine import (
     commit,
     forward,
     notify,
+    operator_record,
     parked,
     repetition,
     standing_pauses,
@@ -27,7 +28,6 @@ from sagas.machine import (
     task_budget,
     timers,
 )
-from sagas.machine.cancel import external_cause
 from sagas.machine.decisions import apply, preview, rules
 from sagas.machine.decisions.form import malformed_decision
 from sagas.machine.earlier import resets, unknown_steps
@@ -219,9 +219,13 @@ class Machine:
         """Record for the view that an operator has paused or resumed the saga. Returns the timers that go on."""
         return operator_pause.note(self._run, what, at, who, reason)
 
+    def masked_words(self, words: str) -> str:
+        """The words, which somebody has written about the saga, with `•••` in place of `x-sensitive` values."""
+        return operator_record.masked_words(self._run, words)
+
     def note_release_left(self, decision: DecisionMade) -> None:
         """Record that an operator leaves the locks of the saga as they are; the saga itself may have ended."""
-        self._run.note_decision(decision)
+        operator_record.note_decision(self._run, decision)
 
     def view(self, *, reveal: bool = False) -> SagaView:
         """The view, without the fields that only the platform knows. ``reveal``: with `x-sensitive` values in clear."""
@@ -308,7 +312,7 @@ def _handle_event(run: SagaRun, event: MachineEvent) -> None:
         case DecisionMade():
             _decision_made(run, event)
         case UndoRequested():
-            _undo_requested(run, event)
+            cancel.undo_requested(run, event)
         case LocksAnswered():
             locks.answered(run, event)
             _commit_at_start(run)
@@ -407,14 +411,6 @@ def _decision_made(run: SagaRun, event: DecisionMade) -> None:
         locks.skip_wait(run, event)
     elif rules.decision_refusal(run, event) is None:
         apply.receive_decision(run, event)
-
-
-def _undo_requested(run: SagaRun, event: UndoRequested) -> None:
-    if rollback.undo_refusal(run) is None:
-        run.ended_at = None
-        run.undoing_finished = True
-        run.note_intervention("undo", event.at, event.who, event.reason)
-        rollback.start_rollback(run, external_cause("undone", "Undone", event.reason, {"who": event.who}))
 
 
 def _advance(run: SagaRun) -> bool:

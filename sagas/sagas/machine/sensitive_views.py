@@ -37,6 +37,7 @@ def without_sensitive_values(view: SagaView, sensitive: frozenset[str]) -> SagaV
         children=tuple(_child(mask, child) for child in view.children),
         parked=tuple(_parked(mask, parked) for parked in view.parked),
         operator=tuple(_decision(mask, decision) for decision in view.operator),
+        paused=view.paused and replace(view.paused, reason=view.paused.reason and mask.text(view.paused.reason)),
         notifications=tuple(_notification(mask, notification) for notification in view.notifications),
     )
 

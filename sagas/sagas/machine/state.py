@@ -7,22 +7,20 @@ the state of a saga with thousands of finished items stays small.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, StepDefinition, StepState
-from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.earlier_runs import EarlierRuns
 from sagas.machine.lock_state import LockState
-from sagas.protocol.messages import CancelCall, CancelTimer, Command, DecisionMade, RecordState, StartTimer
+from sagas.protocol.messages import CancelCall, CancelTimer, Command, RecordState, StartTimer
 from sagas.protocol.outcomes import Outcome, OutcomeKind, mask_failure
 from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import (
     EntryOperation,
-    Intervention,
     OperationStatus,
     Phase,
     SagaState,
@@ -319,26 +317,6 @@ class SagaRun:
     def without_sensitive_texts(self, outcome: Outcome) -> Outcome:
         """The outcome, whose failure quotes no `x-sensitive` value of the input."""
         return outcome if outcome.kind == "done" else mask_failure(outcome, self.plan.sensitive_texts(self.input))
-
-    def note_decision(self, event: DecisionMade, closed: Sequence[str] = ()) -> dict[str, Any]:
-        """Record an operator's decision for the view, and return it; ``closed`` are the outputs that it closes."""
-        row = {name: getattr(event, name) for name in ("who", "step", "decision", "reason", "evidence")}
-        if event.definition is not None:
-            row["definition"] = event.definition.get("digest")
-        shown = {} if event.arguments is None else {"arguments": shown_arguments(event.arguments)}
-        closes = {"closed": list(closed)} if closed else {}
-        self.operator.append({"at": format_timestamp(event.at), **row, **shown, **closes})
-        return row
-
-    def note_intervention(self, what: Intervention, at: float, who: str, reason: str) -> None:
-        """Record an operator's decision about the whole saga for the view."""
-        row = {"who": who, "step": "", "decision": what, "reason": reason, "evidence": None}
-        self.operator.append({"at": format_timestamp(at), **row})
-
-    def last_decision(self, entry: str) -> dict[str, Any]:
-        """When, who, why and with what evidence an operator last decided about the entry."""
-        row = next((row for row in reversed(self.operator) if row["step"] == entry), {})
-        return {name: row.get(name) for name in ("at", "who", "reason", "evidence")}
 
     def new_entry(self, record: StepRecord, index: int | None) -> Entry:
         id = entry_id(record.id, index)

@@ -47,7 +47,8 @@ class OperatorPause:
         """Hold back commands from now on. A pause under way stays as it is."""
         if self.state is None:
             who, reason = _words(request)
-            self.state = {"at": format_timestamp(workflow.time()), "who": who, "reason": reason or None}
+            shown = machine.masked_words(reason) or None
+            self.state = {"at": format_timestamp(workflow.time()), "who": who, "reason": shown}
             machine.note_pause("pause", workflow.time(), who, reason)
 
     def holds(self, command: Command) -> bool:

@@ -17,6 +17,7 @@ from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import has_literal, quote
 from sagas.definition.sensitivity import searched_texts
 from sagas.text.exact_json import encode_json
+from sagas.text.masked_texts import mask_texts
 from sagas.text.shortening import counted, join_names
 
 
@@ -41,20 +42,25 @@ async def histories_place(
         return ForgottenPlace("histories and memos", "nothing", "Temporal has no run of the saga")
     keys: set[str] = set()
     has_clear, forms = sensitive is None, _forms(sensitive or frozenset())
+    quoted, quotes = False, searched_texts(sensitive or frozenset())
     for run in runs:
         async for event in readable_events(temporal, run):
+            quoted = quoted or any(mask_texts(text, quotes) != text for text in _clear_texts(event))
             for payload in _payloads(event):
                 if key := payload.metadata.get("encryption-key-id"):
                     keys.add(key.decode(errors="replace"))
                 else:
                     has_clear = has_clear or any(form in payload.data for form in forms)
-    if keys and (sensitive is None or not has_clear):
+    if keys and not quoted and (sensitive is None or not has_clear):
         names = join_names(sorted(keys), 5)
         why = f"{where}, encrypted: unreadable as soon as the key {names} of [codec] exists no more, or --delete-run"
+        if sensitive is None:
+            why += "; messages of failures are in clear, and not searched, as nobody knows the values any more"
         return ForgottenPlace("histories and memos", "stays", why)
-    if not has_clear:
+    if not has_clear and not quoted:
         return ForgottenPlace("histories and memos", "nothing", f"no such value in {where}")
-    why = f"{where}, in clear: Temporal replaces nothing in a history; --delete-run deletes them"
+    clear = "in clear" if has_clear else "in clear in messages of failures, or in reasons of a cancel or an end"
+    why = f"{where}, {clear}: Temporal replaces nothing in a history; --delete-run deletes them"
     return ForgottenPlace("histories and memos", "stays", why)
 
 
@@ -70,6 +76,20 @@ def _payloads(message: Message) -> Iterator[Payload]:
         for each in values:
             if isinstance(each, Message):
                 yield from _payloads(each)
+
+
+_CLEAR_FIELDS = frozenset({"message", "stack_trace", "cause", "reason"})
+"""The fields of failures, and of events that somebody has caused, whose texts no codec encrypts."""
+
+
+def _clear_texts(message: Message) -> Iterator[str]:
+    """The texts in a message that somebody has written, or that a failure quotes."""
+    for field, value in message.ListFields():
+        if field.name in _CLEAR_FIELDS and isinstance(value, str):
+            yield value
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for each in [value] if isinstance(value, Message) else value:
+                yield from _clear_texts(each)
 
 
 def _forms(sensitive: frozenset[str]) -> list[bytes]:

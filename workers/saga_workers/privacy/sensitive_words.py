@@ -16,7 +16,7 @@ from sagas.project import Project
 from sagas.text.printable import MASK
 
 
-async def word_mask(locator: Locator, project: Project, saga_id: str) -> Callable[[str], str]:
+async def word_mask(locator: Locator, project: Project | None, saga_id: str) -> Callable[[str], str]:
     """A function that returns words without the values of the saga; `•••` alone if these cannot be read here, to
     compare.
     """
@@ -27,11 +27,21 @@ async def word_mask(locator: Locator, project: Project, saga_id: str) -> Callabl
     return _all_masked if values is None else SensitiveMask(values).text
 
 
+async def masked_reason(locator: Locator, saga_id: str, reason: str) -> str:
+    """The reason that an operator gives for the saga, as :func:`word_mask` masks it: for what Temporal stores in clear,
+    such as the reason of its own cancel, or shows, such as the summary of a run.
+    """
+    if not reason:
+        return reason
+    project = None if locator.settings is None else Project(locator.settings)
+    return (await word_mask(locator, project, saga_id))(reason)
+
+
 def _all_masked(_: str) -> str:
     return MASK
 
 
-async def sensitive_values_of(locator: Locator, project: Project, saga_id: str) -> frozenset[str] | None:
+async def sensitive_values_of(locator: Locator, project: Project | None, saga_id: str) -> frozenset[str] | None:
     """The sensitive values of one saga; None if nobody knows them any more. Raises SagaError if they are encrypted with
     a key that is not here.
     """
@@ -49,10 +59,10 @@ async def sensitive_values_of(locator: Locator, project: Project, saga_id: str) 
     return None if given is None or schema is None else sensitive_values(schema, given)
 
 
-async def _schema(project: Project, location: Location) -> Any:
+async def _schema(project: Project | None, location: Location) -> Any:
     """The schema of the input in the project's definition: without a worker nobody tells that of the run."""
     name = None if location.run is None else location.run.run.workflow_type
-    if name is None:
+    if name is None or project is None:
         return None
     definitions = await asyncio.to_thread(lambda: project.definitions)  # parsed by the first who asks
     return definitions[name].input if name in definitions else None

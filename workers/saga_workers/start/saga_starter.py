@@ -31,7 +31,7 @@ from sagas.bulk.names import MAX_MEMBERS
 from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import check_saga_id, label_problem
-from sagas.definition.sensitivity import has_sensitive_values, is_in_id, sensitive_values
+from sagas.definition.sensitivity import SensitiveMask, has_sensitive_values, is_in_id, sensitive_values
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
@@ -199,6 +199,7 @@ class SagaStarter:
             "generations": dict(generations),
             "undone": list(undone),
             **decision,
+            "reason": SensitiveMask(sensitive_values(self._definition.input, request.input)).text(decision["reason"]),
         }
         if committed is not None:
             resumed["committed"] = committed

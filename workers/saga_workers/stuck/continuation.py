@@ -75,7 +75,7 @@ async def _start_undo(
     if not await count_pollers(locator.temporal, run.task_queue):
         raise RefusedError(no_poller_message(run.task_queue))
     try:
-        await start_undo(locator.temporal, saga_id, saga, run.task_queue, reason=reason, who=who, closed=closed)
+        await start_undo(locator, saga_id, saga, run.task_queue, reason=reason, who=who, closed=closed)
     except RefusedError:
         return "it is already being undone"
     return await _describe_continued(locator, await _wait(locator, saga_id), saga_id)

@@ -39,6 +39,7 @@ from sagas.machine.internal_events import (
     RequestRollback,
     StartAttempt,
 )
+from sagas.machine.operator_record import note_decision
 from sagas.machine.parked_outputs import closed_outputs
 from sagas.machine.state import OUTPUT_STEP, Entry, LookupPurpose, OperationState, SagaRun
 from sagas.machine.unclosed_skips import NOT_RECORDED, is_unclosed
@@ -49,7 +50,7 @@ from sagas.protocol.saga_view import EntryOperation
 
 def receive_decision(run: SagaRun, event: DecisionMade) -> None:
     """Record an accepted decision and carry it out as soon as nothing of the operation is in flight."""
-    row = run.note_decision(event, closed_outputs(run, event))
+    row = note_decision(run, event, closed_outputs(run, event))
     if event.definition is not None:
         run.replace_definition(from_snapshot(event.definition))
     if event.step == OUTPUT_STEP:

@@ -17,6 +17,7 @@ from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.internal_events import RequestRollback
 from sagas.machine.lock_state import LockState
 from sagas.machine.locking import row_locks
+from sagas.machine.operator_record import note_decision
 from sagas.machine.origin import origin_of
 from sagas.machine.state import SagaRun
 from sagas.protocol import undo_scopes
@@ -230,7 +231,7 @@ def skip_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
 def skip_wait(run: SagaRun, decision: DecisionMade) -> None:
     """The undo goes on without its locks; its request is withdrawn."""
     if run.locks is not None and skip_refusal(run, decision) is None:
-        run.note_decision(decision)
+        note_decision(run, decision)
         _withdraw(run, run.locks)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Literal
 
 from sagas.machine.locking import locks
+from sagas.machine.operator_record import note_intervention
 from sagas.machine.state import SagaRun
 from sagas.protocol.messages import Command
 
 
 def note(run: SagaRun, what: Literal["pause", "resume"], at: float, who: str, reason: str) -> list[Command]:
     """Record a pause or its end for the view; returns the timers of the waits that go on."""
-    run.note_intervention(what, at, who, reason)
+    note_intervention(run, what, at, who, reason)
     run.now, run.commands = at, []
     if what == "pause":
         run.operator_pause_at = at
