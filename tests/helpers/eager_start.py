@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import Message as Protobuf
 from temporalio.api.command.v1 import (
     Command,
     CompleteWorkflowExecutionCommandAttributes,
     ContinueAsNewWorkflowExecutionCommandAttributes,
     ModifyWorkflowPropertiesCommandAttributes,
+    ProtocolMessageCommandAttributes,
 )
-from temporalio.api.common.v1 import Memo, Payload, Payloads, WorkflowType
-from temporalio.api.enums.v1 import CommandType
-from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.common.v1 import Memo, Payload, Payloads, WorkflowExecution, WorkflowType
+from temporalio.api.enums.v1 import CommandType, TaskQueueKind, UpdateWorkflowExecutionLifecycleStage
+from temporalio.api.protocol.v1 import Message
+from temporalio.api.taskqueue.v1 import StickyExecutionAttributes, TaskQueue
+from temporalio.api.update.v1 import Acceptance, Input, Meta, Outcome, Request, Response, WaitPolicy
 from temporalio.api.workflowservice.v1 import (
     PollWorkflowTaskQueueRequest,
     RespondWorkflowTaskCompletedRequest,
     StartWorkflowExecutionRequest,
+    UpdateWorkflowExecutionRequest,
 )
 from temporalio.client import Client as Temporal
 
@@ -54,6 +61,76 @@ async def complete_first_task(temporal: Temporal, started: Any, commands: Sequen
         RespondWorkflowTaskCompletedRequest(
             task_token=token, namespace=temporal.namespace, identity="stranger", commands=commands
         )
+    )
+
+
+class KeptRun:
+    """A run of the project's task queue whose later workflow tasks come to the stranger, who has its sticky queue."""
+
+    def __init__(self, temporal: Temporal, id: str, queue: str) -> None:
+        self._temporal, self._id = temporal, id
+        self._own = TaskQueue(name=f"kept-{uuid.uuid4()}", kind=TaskQueueKind.TASK_QUEUE_KIND_STICKY, normal_name=queue)
+
+    async def complete_first_task(self, started: Any) -> None:
+        """Complete the task that came with an eager start, and keep the run."""
+        await self._complete(started.eager_workflow_task.task_token)
+
+    async def complete_update(self, name: str, values: Sequence[Payload]) -> None:
+        """Send an update to the run, and complete it with these values, of which a worker gives one."""
+        sending = asyncio.create_task(self._update(name))
+        poll = PollWorkflowTaskQueueRequest(
+            namespace=self._temporal.namespace, task_queue=self._own, identity="stranger"
+        )
+        task = await self._temporal.workflow_service.poll_workflow_task_queue(poll)
+        [asked] = task.messages
+        request = Request()
+        asked.body.Unpack(request)
+        accepted = Acceptance(
+            accepted_request_message_id=asked.id,
+            accepted_request_sequencing_event_id=asked.event_id,
+            accepted_request=request,
+        )
+        completed = Response(meta=request.meta, outcome=Outcome(success=Payloads(payloads=values)))
+        messages = [_message(asked.protocol_instance_id, body) for body in (accepted, completed)]
+        await self._complete(task.task_token, messages)
+        await sending
+
+    async def _update(self, name: str) -> None:
+        stage = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_COMPLETED
+        update = UpdateWorkflowExecutionRequest(
+            namespace=self._temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=self._id),
+            request=Request(meta=Meta(update_id=str(uuid.uuid4()), identity="stranger"), input=Input(name=name)),
+            wait_policy=WaitPolicy(lifecycle_stage=stage),
+        )
+        await self._temporal.workflow_service.update_workflow_execution(update)
+
+    async def _complete(self, token: bytes, messages: Sequence[Message] = ()) -> None:
+        assert token, "Temporal has sent no task"
+        sticky = StickyExecutionAttributes(worker_task_queue=self._own)
+        sticky.schedule_to_start_timeout.FromSeconds(3600)
+        await self._temporal.workflow_service.respond_workflow_task_completed(
+            RespondWorkflowTaskCompletedRequest(
+                task_token=token,
+                namespace=self._temporal.namespace,
+                identity="stranger",
+                commands=[_send(message) for message in messages],
+                messages=messages,
+                sticky_attributes=sticky,
+            )
+        )
+
+
+def _message(instance: str, body: Protobuf) -> Message:
+    packed = AnyMessage()
+    packed.Pack(body)
+    return Message(id=str(uuid.uuid4()), protocol_instance_id=instance, body=packed)
+
+
+def _send(message: Message) -> Command:
+    return Command(
+        command_type=CommandType.COMMAND_TYPE_PROTOCOL_MESSAGE,
+        protocol_message_command_attributes=ProtocolMessageCommandAttributes(message_id=message.id),
     )
 
 

@@ -246,9 +246,9 @@ class SagaActivities:
         request = await INPUT_CHECKS.run(lambda: read_payload(payload), caller=caller, size=len(payload.data))
         if not request.get("is_unread"):
             return request
-        async with INPUT_CHECKS.turn(caller):
-            sent = await self._loader.read_input(info.workflow_id or "", info.workflow_run_id or "")
         try:
+            async with INPUT_CHECKS.turn(caller):
+                sent = await self._loader.read_input(info.workflow_id or "", info.workflow_run_id or "")
             input = await INPUT_CHECKS.run(lambda: value_of_input(sent), caller=caller, size=len(sent.data))
         except UnreadableValue as error:
             raise UsageError(f"the input cannot be read: {error}") from None

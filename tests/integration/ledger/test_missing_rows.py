@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 from saga_workers.reconcile.missing_rows import write_missing_rows
+from sagas.protocol.payloads import UNDO_SUFFIX
+from tests.helpers import eager_start
 from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.cli.conftest import fresh
@@ -48,6 +50,25 @@ async def test_rows_of_terminated_and_of_later_sagas_are_left_out(stay: Stay) ->
     }
     assert await _write(stay, since=time.time()) == 0
     await delete_run(stay.client.temporal, terminated.id)  # reports of other tests would have it
+
+
+async def test_a_run_of_a_stranger_stops_no_row(stay: Stay) -> None:
+    """The closed undo of a run that has answered a cancel with no value."""
+    lost, id, temporal = await _ended(stay, "stay"), fresh("stay"), stay.client.temporal
+    stay.query("delete from saga_run where saga_id = %s returning 1", lost)
+    queue, input = stay.client.project.settings.temporal.task_queue, eager_start.json_payload({"city": "rome"})
+    run = eager_start.KeptRun(temporal, id, queue)
+    await run.complete_first_task(await eager_start.start(temporal, "stay", id, queue, input, {}, eager=True))
+    await run.complete_update("cancel", [])
+    undo = await eager_start.start(temporal, "stay", f"{id}{UNDO_SUFFIX}", queue, input, {}, eager=True)
+    await eager_start.complete_first_task(temporal, undo, [eager_start.complete()])
+
+    async def is_written() -> bool:
+        await _write(stay)
+        return stay.query("select saga_id, state from saga_run") == [(lost, "COMPLETED")]
+
+    await until(is_written)
+    await temporal.get_workflow_handle(id).terminate("the end of the test")
 
 
 async def _ended(stay: Stay, saga: str) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.views.notifications import resend
 from saga_workers.views.saga_list import SagaFilter
 from sagas import Rejected
+from sagas.errors import RefusedError
 from sagas.protocol.payloads import NOTIFICATION_MEMO, NOTIFICATION_WORKFLOW
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
@@ -77,3 +81,23 @@ async def test_it_is_delivered_although_both_of_its_ids_are_taken(env: Environme
         assert told["run"] not in taken
         for run in foreign:
             await run.terminate("a test")
+
+
+@pytest.mark.parametrize("inputs", [[], [{}], [[]], [{"saga_id": "x"}, 2]])
+async def test_a_run_without_an_order_is_not_sent_again(env: Environment, inputs: list[Any]) -> None:
+    async with env.serving(TOLD) as client:
+        id = await begin(client, "told")
+        await client.signal(id, "go")
+        assert (await finished(client, id))["state"] == "COMPLETED"
+
+        async def is_delivered() -> bool:
+            [told] = (await client.show(id))["notifications"]
+            return told["state"] == "DELIVERED"
+
+        await until(is_delivered)
+        foreign = await client.temporal.start_workflow(
+            NOTIFICATION_WORKFLOW, args=inputs, id=f"{id}~notify-0-completed", task_queue="nobody"
+        )
+        await foreign.terminate("a test")
+        with pytest.raises(RefusedError, match="was not started as a notification of a saga"):
+            await resend(client.temporal, await client.view(id), "notify-0-completed")

@@ -52,7 +52,7 @@ async def write_missing_rows_forever(locator: Locator, task_queue: str, retentio
         until = await clock.likely() - MIN_AGE
         try:
             await write_missing_rows(locator, task_queue, since=max(since, until - retention), until=until)
-        except (SagaError, RPCError) as error:
+        except (SagaError, RPCError, TimeoutError) as error:
             log.warning("not looked for rows that are missing in the ledger: %s", mask(str(error)))
             await asyncio.sleep(_INTERVAL_AFTER_ERROR)
         else:
@@ -83,6 +83,12 @@ async def write_missing_rows(locator: Locator, task_queue: str, *, since: float,
             raise
         except SagaError as error:
             log.debug("not written to the ledger: %s", mask(error.message), extra=fields(saga_id=saga_id))
+        except (RPCError, TimeoutError):
+            raise
+        except Exception:  # any client may have closed the run, and it must hide no other
+            log.exception(
+                "not written to the ledger, for an internal error (a bug in saga)", extra=fields(saga_id=saga_id)
+            )
         else:
             written += 1
             log.info("missing in the ledger: %s", message, extra=fields(saga_id=saga_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
@@ -16,6 +17,9 @@ from sagas.workflow.json_payloads import UnreadableValue, read_payload
 UNREADABLE_PAYLOAD = (KeyError, RuntimeError, TypeError, UnknownKey, UnreadableValue, ValueError)
 """The errors of the SDK when it decodes an answer, a result or a failure that cannot be read here."""
 
+UNREADABLE_VALUE = (UnknownKey, UnreadableValue)
+"""The errors of the readers of this module."""
+
 
 async def read_foreign_payload(payload: Payload, converter: DataConverter) -> Any:
     """The value of a payload of JSON.
@@ -29,6 +33,21 @@ async def read_foreign_payload(payload: Payload, converter: DataConverter) -> An
     elif payload.metadata.get("encoding") == ENCRYPTED:
         raise without_codec(payload)
     return read_payload(payload)
+
+
+def single_payload(payloads: Sequence[Payload]) -> Payload:
+    """The payload of an input, an answer or a result. Any client may send none or several.
+
+    Raises UnreadableValue if there is not exactly one.
+    """
+    if len(payloads) != 1:
+        raise UnreadableValue("it is more than one value" if payloads else "it has no value")
+    return payloads[0]
+
+
+async def read_single_payload(payloads: Sequence[Payload], converter: DataConverter) -> Any:
+    """The value of the :func:`single_payload`. Raises as that and :func:`read_foreign_payload`."""
+    return await read_foreign_payload(single_payload(payloads), converter)
 
 
 async def read_foreign_failure(failure: Failure, converter: DataConverter) -> BaseException:

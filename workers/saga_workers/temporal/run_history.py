@@ -19,6 +19,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.temporal.foreign_payloads import single_payload
 from saga_workers.temporal.payload_codec import decrypted
 from saga_workers.temporal.temporal_runs import UNREADABLE, RunDescription, RunInfo, describe_run
 from sagas.errors import InfrastructureError
@@ -37,11 +38,14 @@ async def start_of_run(temporal: Temporal, id: str, run_id: str) -> WorkflowExec
 
 
 async def input_payload(temporal: Temporal, id: str, run_id: str) -> Payload:
-    """The input of a run, decrypted but not decoded. Raises InfrastructureError if its history is deleted."""
+    """The input of a run, decrypted but not decoded.
+
+    Raises InfrastructureError if its history is deleted, UnreadableValue if it was not started with one value.
+    """
     started = await start_of_run(temporal, id, run_id)
     if started is None:
         raise InfrastructureError(f"the history of {id} is deleted")
-    return await decrypted(started.input.payloads[0], temporal.data_converter.payload_codec)
+    return await decrypted(single_payload(started.input.payloads), temporal.data_converter.payload_codec)
 
 
 async def events_of_run(temporal: Temporal, id: str, run_id: str, **options: Any) -> AsyncIterator[HistoryEvent]:

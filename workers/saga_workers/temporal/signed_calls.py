@@ -4,16 +4,20 @@ complete an activity by its id.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes
 
+from saga_workers.temporal.foreign_payloads import single_payload
 from saga_workers.temporal.payload_codec import decrypted
 from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.protocol.payloads import ANSWER_METADATA, CALL_HEADER
 from sagas.protocol.signed_content import CallSignature, answer_content, call_content, read_answer_signature
 from sagas.settings.signing_keys import SigningKeys
+from sagas.workflow.json_payloads import UnreadableValue
 
 
 async def is_signed_call(call: ActivityTaskScheduledEventAttributes, run: RunInfo, keys: SigningKeys) -> bool:
@@ -26,13 +30,12 @@ async def is_signed_call(call: ActivityTaskScheduledEventAttributes, run: RunInf
 
 
 async def is_signed_answer(
-    call: ActivityTaskScheduledEventAttributes, answer: Payload, run: RunInfo, keys: SigningKeys
+    call: ActivityTaskScheduledEventAttributes, answers: Sequence[Payload], run: RunInfo, keys: SigningKeys
 ) -> bool:
-    """True if a worker of the project has given this answer to the call."""
-    signature, argument = _signature(call), await _argument(call, run)
-    if signature is None or argument is None:
+    """True if a worker of the project has given this answer to the call. ``answers``: what its completion has."""
+    signature, argument, answer = _signature(call), await _argument(call, run), await _decrypted_single(answers, run)
+    if signature is None or argument is None or answer is None:
         return False
-    answer = await decrypted(answer, run.converter.payload_codec)
     content = {
         "activity": call.activity_type.name,
         "workflow_id": run.id,
@@ -49,6 +52,11 @@ def _signature(call: ActivityTaskScheduledEventAttributes) -> CallSignature | No
 
 
 async def _argument(call: ActivityTaskScheduledEventAttributes, run: RunInfo) -> bytes | None:
-    if len(call.input.payloads) != 1:
-        return None
-    return (await decrypted(call.input.payloads[0], run.converter.payload_codec)).data
+    argument = await _decrypted_single(call.input.payloads, run)
+    return None if argument is None else argument.data
+
+
+async def _decrypted_single(payloads: Sequence[Payload], run: RunInfo) -> Payload | None:
+    with suppress(UnreadableValue):
+        return await decrypted(single_payload(payloads), run.converter.payload_codec)
+    return None

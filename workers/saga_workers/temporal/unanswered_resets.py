@@ -47,9 +47,7 @@ async def _is_unanswered(temporal: Temporal, run: RunInfo, keys: SigningKeys | N
             case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
                 completed = event.activity_task_completed_event_attributes
                 call, answers = asked.get(completed.scheduled_event_id), completed.result.payloads
-                if call is not None and (
-                    keys is None or (len(answers) == 1 and await is_signed_answer(call, answers[0], run, keys))
-                ):
+                if call is not None and (keys is None or await is_signed_answer(call, answers, run, keys)):
                     is_unanswered = False
             case _:
                 pass

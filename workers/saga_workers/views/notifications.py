@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy
 
+from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_single_payload
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_client import start_headers
@@ -301,9 +303,13 @@ async def _resend_one(temporal: Temporal, row: NotificationView) -> str:
 
 
 async def _read_delivery(temporal: Temporal, run: str, run_id: str) -> tuple[dict[str, Any], str]:
-    """The input of a delivery run and the id of its saga, from the first event of its history."""
+    """The input of a delivery run and the id of its saga, from the first event of its history. Raises RefusedError if
+    that is not an order: any client may start a run under the id of a notification.
+    """
     started = await start_of_run(temporal, run, run_id)
     if started is None:
         raise RefusedError(f"the history of {run} is deleted, so its content is unknown")
-    [order] = await temporal.data_converter.decode(started.input.payloads)
-    return order, order["saga_id"]
+    with suppress(LookupError, TypeError, *UNREADABLE_VALUE):
+        order = await read_single_payload(started.input.payloads, temporal.data_converter)
+        return order, order["saga_id"]
+    raise RefusedError(f"{run} was not started as a notification of a saga, or its content cannot be read here")

@@ -20,14 +20,13 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.converter import DataConverter
 from temporalio.exceptions import FailureError
 
-from saga_activities.value_cipher import UnknownKey
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import verified_view
 from saga_workers.temporal.attempt_failure import latest_failure
 from saga_workers.temporal.claimed_states import carried_start, closed_view, may_be_undone, visible_state
-from saga_workers.temporal.foreign_payloads import read_foreign_failure, read_foreign_payload
+from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_foreign_failure, read_single_payload
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
@@ -53,7 +52,6 @@ from sagas.protocol.saga_view import (
 )
 from sagas.text.shell import saga_command
 from sagas.workflow.failures import activity_outcome
-from sagas.workflow.json_payloads import UnreadableValue
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 
@@ -291,10 +289,8 @@ async def _failure(activity: PendingActivityInfo, converter: DataConverter) -> F
 
 
 async def _heartbeat(activity: PendingActivityInfo, converter: DataConverter) -> dict[str, Any] | None:
-    if not activity.heartbeat_details.payloads:
-        return None
-    with suppress(UnreadableValue, UnknownKey):
-        value = await read_foreign_payload(activity.heartbeat_details.payloads[0], converter)
+    with suppress(*UNREADABLE_VALUE):
+        value = await read_single_payload(activity.heartbeat_details.payloads, converter)
         return value if isinstance(value, dict) and value else None
     return None
 
@@ -323,8 +319,6 @@ async def cancel_on_record(temporal: Temporal, described: RunDescription) -> boo
 
 async def _answer(temporal: Temporal, event: HistoryEvent) -> object:
     outcome = event.workflow_execution_update_completed_event_attributes.outcome
-    if not outcome.HasField("success"):
-        return None
-    with suppress(UnreadableValue, UnknownKey):
-        return await read_foreign_payload(outcome.success.payloads[0], temporal.data_converter)
+    with suppress(*UNREADABLE_VALUE):
+        return await read_single_payload(outcome.success.payloads, temporal.data_converter)
     return None

@@ -20,8 +20,8 @@ from saga_workers.location.locator import Locator
 from saga_workers.location.traces import effects_with_nested, open_effects_of_all, undecided_undo
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.stuck.served_runs import is_on_own_queue
+from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_single_payload
 from saga_workers.temporal.holding_runs import holder_in_words
-from saga_workers.temporal.payload_codec import decrypted
 from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, count_pollers, describe_run, list_runs
@@ -35,7 +35,6 @@ from sagas.protocol.saga_view import SagaView
 from sagas.protocol.signed_content import message_content
 from sagas.settings import Settings
 from sagas.settings.signing_keys import SigningKeys
-from sagas.text.exact_json import decode_json
 from sagas.workflow.failures import child_result
 from sagas.workflow.json_payloads import read_payload
 
@@ -140,9 +139,8 @@ async def _is_signed(keys: SigningKeys | None, run: RunInfo, payloads: Sequence[
     if keys is None or not keys.keys:
         return True
     try:
-        [payload] = payloads
-        order = decode_json((await decrypted(payload, run.converter.payload_codec)).data)
-    except ValueError:
+        order = await read_single_payload(payloads, run.converter)
+    except UNREADABLE_VALUE:
         return False
     signature = order.get("signature") if isinstance(order, dict) else None
     return isinstance(order, dict) and keys.verifies("notification", message_content([run.id], order), signature)

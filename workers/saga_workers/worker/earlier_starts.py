@@ -12,15 +12,14 @@ from temporalio.api.history.v1 import WorkflowExecutionStartedEventAttributes
 from temporalio.client import Client as Temporal
 
 from saga_workers.bulk.signed_departures import departed_from
-from saga_workers.temporal.payload_codec import decrypted
+from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_single_payload
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.run_times import PRECISION
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
 from sagas.protocol.payloads import DEFINITION_HEADER, EARLIER_HEADERS, RESUMED_HEADER, SIGNATURE_HEADER
 from sagas.protocol.signed_content import start_content
 from sagas.settings.signing_keys import SigningKeys
-from sagas.text.exact_json import decode_json
-from sagas.workflow.json_payloads import UnreadableValue, read_payload
+from sagas.workflow.json_payloads import read_payload
 
 _BY_WORKFLOW = ContinueAsNewInitiator.CONTINUE_AS_NEW_INITIATOR_WORKFLOW
 
@@ -65,15 +64,15 @@ async def _resumed_start(
     verified.
     """
     headers = started.header.fields
-    if RESUMED_HEADER not in headers or len(started.input.payloads) != 1:
+    if RESUMED_HEADER not in headers:
         return None
     try:
-        input = read_payload(await decrypted(started.input.payloads[0], run.converter.payload_codec))
+        input = await read_single_payload(started.input.payloads, run.converter)
         earlier = {name: read_payload(headers[name]) for name in EARLIER_HEADERS if name in headers}
         content = start_content(run.id, headers[DEFINITION_HEADER].data, {run.id: input}, earlier)
-        signature = decode_json(headers[SIGNATURE_HEADER].data) if SIGNATURE_HEADER in headers else None
+        signature = read_payload(headers[SIGNATURE_HEADER]) if SIGNATURE_HEADER in headers else None
         began = float(earlier[RESUMED_HEADER]["started_at"])
-    except (ArithmeticError, KeyError, TypeError, UnreadableValue, ValueError):
+    except (ArithmeticError, KeyError, TypeError, ValueError, *UNREADABLE_VALUE):
         return None
     is_signed = keys is None or not keys.keys or keys.verifies("start", content, signature)
     return began if is_signed else None
