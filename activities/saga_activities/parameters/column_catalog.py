@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -86,30 +87,62 @@ _MARIADB_COLUMNS = _MYSQL_COLUMNS.replace(
 )
 """MariaDB's type JSON is text with a check. With EXISTS the server would open each of its tables."""
 
-_SQLITE_COLUMNS = "SELECT name, type FROM pragma_table_info(:name, coalesce(:schema, 'main')) ORDER BY cid"
+_SQLITE_COLUMNS = "SELECT name, type, hidden FROM pragma_table_xinfo(:name, coalesce(:schema, 'main')) ORDER BY cid"
+
+_ROWID = frozenset({"rowid", "oid", "_rowid_"})
+"""The names of SQLite for the number of a row, which each table may have besides its columns."""
+
+_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_$]{0,62}", re.ASCII | re.IGNORECASE)
+"""A name that every database takes as it is written, but for the case: it cuts none, and there is nothing to decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TableColumns:
+    """The columns of a table in their order. ``others``: the names, in lower case, by which a statement can write
+    besides.
+    """
+
+    columns: Sequence[ParameterColumn]
+    others: frozenset[str] = frozenset()
+
+    def of(self, target: AssignedParameter) -> ParameterColumn | None:
+        """The column that the target names, or has the position of."""
+        if target.column is None or isinstance(target.column, StarColumn):
+            return None
+        if isinstance(target.column, int):
+            return self.columns[target.column] if target.column < len(self.columns) else None
+        exact = next((column for column in self.columns if column.name == target.column), None)
+        folded = target.column.lower()
+        return exact or next((column for column in self.columns if column.name.lower() == folded), None)
+
+    def lacks(self, target: AssignedParameter) -> bool:
+        """Return whether the statement writes a column that the table does not have: the database refuses it."""
+        if not target.named or not self.columns or self.of(target) is not None:
+            return False
+        if not isinstance(target.column, str):
+            return isinstance(target.column, int)
+        return _PLAIN_NAME.fullmatch(target.column) is not None and target.column.lower() not in self.others
 
 
 async def read_columns(
     assigned: Sequence[AssignedParameter], dialect: str, query: Query
 ) -> list[tuple[AssignedParameter, ParameterColumn]]:
     """Each column that a parameter reaches, or may reach."""
-    tables: dict[str, list[ParameterColumn]] = {}
+    tables: dict[str, _TableColumns] = {}
     stars = [target.column for target in assigned if isinstance(target.column, StarColumn)]
     for target in (*assigned, *stars):
         if target.table not in tables:
             tables[target.table] = await _read_table(target, dialect, query)
     assigned = [replace(target, column=_place(target.column, tables)) for target in assigned]
-    seen = {
-        (target.parameter, target.column) for target in assigned if _column_of(target, tables[target.table]) is not None
-    }
+    seen = {(target.parameter, target.column) for target in assigned if tables[target.table].of(target) is not None}
     return [pair for target in assigned for pair in _pairs(target, tables[target.table], seen)]
 
 
-def _place(column: str | int | StarColumn | None, tables: Mapping[str, Sequence[ParameterColumn]]) -> str | int | None:
+def _place(column: str | int | StarColumn | None, tables: Mapping[str, _TableColumns]) -> str | int | None:
     """The name or position of a column; None: any."""
     if not isinstance(column, StarColumn):
         return column
-    names = [other.name.lower() for other in tables[column.table]]
+    names = [other.name.lower() for other in tables[column.table].columns]
     if column.column.lower() not in names:
         return None
     position = column.offset + names.index(column.column.lower())
@@ -119,23 +152,26 @@ def _place(column: str | int | StarColumn | None, tables: Mapping[str, Sequence[
 
 
 def _pairs(
-    target: AssignedParameter, columns: Sequence[ParameterColumn], seen: set[tuple[str, str | int | StarColumn | None]]
+    target: AssignedParameter, table: _TableColumns, seen: set[tuple[str, str | int | StarColumn | None]]
 ) -> Iterator[tuple[AssignedParameter, ParameterColumn]]:
-    column = _column_of(target, columns)
+    column = table.of(target)
     if column is not None:
         yield target, column
-    elif (target.parameter, target.column) not in seen:
+    elif (target.parameter, target.column) not in seen and not table.lacks(target):
         # Not a column of this table, as it was read: it may be a part of any.
-        yield from ((replace(target, certain=False), column) for column in columns)
+        yield from ((replace(target, certain=False), column) for column in table.columns)
 
 
-async def _read_table(target: AssignedParameter | StarColumn, dialect: str, query: Query) -> list[ParameterColumn]:
+async def _read_table(target: AssignedParameter | StarColumn, dialect: str, query: Query) -> _TableColumns:
     if dialect == "postgresql":
         rows = await query(_POSTGRESQL_COLUMNS, {"table": target.table})
-        return [_of_parts(list(parts)) for _, parts in groupby(rows, key=lambda row: row["position"])]
+        return _TableColumns([_of_parts(list(parts)) for _, parts in groupby(rows, key=lambda row: row["position"])])
     text = {"sqlite": _SQLITE_COLUMNS, "mariadb": _MARIADB_COLUMNS, "mysql": _MYSQL_COLUMNS}[dialect]
     rows = await query(text, {"schema": target.schema, "name": target.name})
-    return [_sqlite_column(row) if dialect == "sqlite" else mysql_column(row) for row in rows]
+    if dialect != "sqlite":
+        return _TableColumns(list(map(mysql_column, rows)))
+    hidden = {str(row["name"]).lower() for row in rows if row["hidden"]}
+    return _TableColumns([_sqlite_column(row) for row in rows if not row["hidden"]], _ROWID | hidden)
 
 
 async def read_types(types: Collection[int], query: Query) -> Mapping[int, ParameterColumn]:
@@ -161,16 +197,6 @@ def _builtin_column(oid: int) -> ParameterColumn | None:
     item = types.get(info.subtype_oid) if is_range else info
     column = _postgresql_column(info.name, info.regtype, item.name if item is not None else info.name, -1)
     return replace(column, is_array=oid == info.array_oid, is_range=is_range)
-
-
-def _column_of(target: AssignedParameter, columns: Sequence[ParameterColumn]) -> ParameterColumn | None:
-    if target.column is None or isinstance(target.column, StarColumn):
-        return None
-    if isinstance(target.column, int):
-        return columns[target.column] if target.column < len(columns) else None
-    exact = next((column for column in columns if column.name == target.column), None)
-    folded = target.column.lower()
-    return exact or next((column for column in columns if column.name.lower() == folded), None)
 
 
 def _of_parts(rows: Sequence[Mapping[str, Any]]) -> ParameterColumn:

@@ -49,7 +49,8 @@ class AssignedParameter:
     the parameter itself; ``cast``: after a cast that keeps all of it; ``zoned``: to a time in UTC. ``certain`` False:
     it may reach this column, as the statement does not show which one it reaches. ``field`` is that of a composite
     column, by name or position. ``through`` is a function that may give it on to this column, ``via`` the column, in
-    lower case, whose value the statement gives on to this one, as `excluded.x`.
+    lower case, whose value the statement gives on to this one, as `excluded.x`. ``named``: ``column`` is the name or
+    the position of a column of this table, or there is no such column.
     """
 
     parameter: str
@@ -64,6 +65,7 @@ class AssignedParameter:
     field: str | int | None = None
     through: str | None = None
     via: str | None = None
+    named: bool = False
 
 
 Passing = frozenset[tuple[str, int]]
@@ -105,10 +107,11 @@ def _of_tables(parsed: ParsedSql, passing: Passing) -> Iterator[AssignedParamete
 
 @dataclass(frozen=True, slots=True)
 class _WrittenColumns:
-    """Columns of one table that a statement writes; None: all of them."""
+    """Columns of one table that a statement writes; None: all of them. ``named``: see :class:`AssignedParameter`."""
 
     table: Any
     columns: tuple[str, ...] | None
+    named: bool
 
 
 class _AssignmentAnalysis:
@@ -158,7 +161,7 @@ class _AssignmentAnalysis:
         for written in self._written:
             for column in written.columns or (None,):
                 assigned = self._assigned(parameter, written.table, column, alone=True, cast=True, certain=False)
-                yield replace(assigned, via=via)
+                yield replace(assigned, via=via, named=written.named)
 
     def _hidden(self, tree: Any) -> Iterator[Any]:
         """The parameters in written rows of which a query takes all columns, so that their order is not seen."""
@@ -268,16 +271,16 @@ class _AssignmentAnalysis:
         joins = update.this.args.get("joins") or ()
         return [update.this, *(join.this for join in joins if isinstance(join.this, self._exp.Table))]
 
-    def _write(self, table: Any, columns: Iterable[str] | None) -> None:
+    def _write(self, table: Any, columns: Iterable[str] | None, *, named: bool) -> None:
         if isinstance(table, self._exp.Table):
-            self._written.append(_WrittenColumns(table, None if columns is None else tuple(columns)))
+            self._written.append(_WrittenColumns(table, None if columns is None else tuple(columns), named))
 
     def _insert(self, node: Any) -> Iterator[AssignedParameter]:
         exp, target = self._exp, node.this
         columns: Sequence[str] | None = None
         if isinstance(target, exp.Schema):
             target, columns = target.this, [column.name for column in target.expressions]
-        self._write(target, columns)
+        self._write(target, columns, named=columns is not None)
         for row in self._relations.rows(node.expression):
             yield from self._row(target, columns, row)
         conflict = node.args.get("conflict")
@@ -293,7 +296,7 @@ class _AssignmentAnalysis:
             elif isinstance(then, exp.Insert) and then.expression is not None:
                 named = isinstance(then.this, exp.Tuple)
                 columns = [column.name for column in then.this.expressions] if named else None
-                self._write(node.this, columns)
+                self._write(node.this, columns, named=named)
                 yield from self._row(node.this, columns, then.expression.expressions)
 
     def _row(self, table: Any, columns: Sequence[str] | None, values: Sequence[Any]) -> Iterator[AssignedParameter]:
@@ -330,10 +333,13 @@ class _AssignmentAnalysis:
             target = tables.get(owner, table)
             is_field = owner and owner not in tables and owner != target.alias_or_name.lower()
             name = element.table if is_field else element.name
-            self._write(target, [name])
+            # Of several tables, or parts of a name, others may be meant.
+            is_named = isinstance(element, exp.Column) and len(tables) <= 1 and len(element.parts) == 1
+            self._write(target, [name], named=is_named)
             if value is not None:
                 field = element.name if is_field else None
-                yield from (replace(flow, field=field or flow.field) for flow in self._flows(target, name, value))
+                for flow in self._flows(target, name, value):
+                    yield replace(flow, field=field or flow.field, named=is_named)
 
     def _flows(self, table: Any, column: str | int | StarColumn, value: Any) -> Iterator[AssignedParameter]:
         if not isinstance(table, self._exp.Table):
@@ -346,7 +352,8 @@ class _AssignmentAnalysis:
                 assigned = self._assigned(
                     flow.parameter, table, column, alone=flow.alone, cast=flow.cast, certain=certain
                 )
-                yield replace(assigned, zoned=flow.zoned, field=field, through=flow.through, via=flow.via)
+                named = not isinstance(column, StarColumn)
+                yield replace(assigned, zoned=flow.zoned, field=field, through=flow.through, via=flow.via, named=named)
 
     def _assigned(
         self,
