@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -31,6 +32,7 @@ from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
 from saga_workers.stuck.lost_effects import has_ended_before, has_no_run, lost_effects, may_have_ended
 from saga_workers.stuck.missing_parents import missing_starts
+from saga_workers.stuck.purged_evidence import purged_evidence
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import namespace_retention
@@ -38,7 +40,7 @@ from saga_workers.views.saga_view import read_view
 from sagas.definition.analysis.commit_evidence import commit_evidence
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, UsageError
-from sagas.protocol.origin import Origin, start_of
+from sagas.protocol.origin import Origin, may_equal, start_of
 from sagas.protocol.payloads import input_digest
 from sagas.protocol.saga_view import FINAL_STATES, OVER
 from sagas.text.shell import reset_command, saga_command
@@ -63,7 +65,8 @@ async def start_again(
     """Start the saga again, where its effects are. ``definition`` and ``input``: for what the project lacks. ``who``
     does it and the ``reason`` are recorded with the saga.
 
-    ``undone``: entries of which a person knows that their undo in another database or service has happened.
+    ``undone``: entries of which a person knows that their undo in another database or service has happened, or that no
+    effect of them is there.
     ``not_ended``: a person knows that the saga had not ended, although nothing else tells.
     ``committed``: a person knows whether it was past its commit point; needed if nothing else tells.
 
@@ -118,7 +121,10 @@ async def start_again(
         )
     own = without_others(effects, origin.saga, origin.input_digest, origin.root_start)
     _refuse_unknown_undos(saga_id, own, undone, given)
+    if not origin.is_whole:
+        origin = await _completed(client, saga_id, origin, definition, input, given)
     started_with = _definition(client, saga_id, origin, definition, given)
+    await _refuse_purged(client, saga_id, origin, started_with, own, undone, given)
     traces = CommitTraces(
         saga_id,
         origin.saga,
@@ -312,6 +318,53 @@ def _refuse_unknown_undos(
         if problem is not None:
             command = saga_command("resume", saga_id, **{**given, "undone": (*undone, effect.entry)})
             raise RefusedError(problem, help=f"then {command}")
+
+
+async def _refuse_purged(
+    client: Client,
+    saga_id: str,
+    origin: Origin,
+    definition: Definition,
+    effects: Sequence[RecordedEffect],
+    undone: Collection[str],
+    given: Mapping[str, Any],
+) -> None:
+    """Raise RefusedError for steps that a new run would make again if they have happened: their guard has deleted rows
+    of sagas as old as this one. ``effects``: the saga's own ones.
+    """
+    steps = {entry.partition("#")[0] for entry in undone}
+    purged = await purged_evidence(client.project.settings, definition, origin.started_at, effects, steps)
+    if purged is None:
+        return
+    command = saga_command("resume", saga_id, **{**given, "undone": (*undone, *purged.steps)})
+    raise RefusedError(
+        f"the guard of {purged.connection} has deleted rows of sagas as old as {saga_id}, so nobody knows which of its "
+        f"steps there have happened: look for the effects of {join_names(purged.steps, 5)}, and undo what is there",
+        help=f"then {command}",
+    )
+
+
+async def _completed(
+    client: Client,
+    saga_id: str,
+    origin: Origin,
+    definition: Definition | None,
+    input: Any,
+    given: Mapping[str, Any],
+) -> Origin:
+    """The origin of a saga with this definition and input, for one of which only a reference to its origin is left,
+    because the rows of its first effects are deleted.
+    """
+    if definition is None or input is ABSENT:
+        command = saga_command("resume", saga_id, **{**given, "definition": "FILE", "input": "@FILE"})
+        raise RefusedError(
+            f"no database has what {saga_id} was started with any more", help=f"{command}, with both as they were then"
+        )
+    variables = client.project.settings.vars
+    digest = input_digest((await (await _starter(client, definition, variables)).check(input)).input)
+    if definition.saga != origin.saga or not may_equal(origin.input_digest, digest):
+        raise UsageError(f"{saga_id} was started as {origin.saga} with another input than this one")
+    return replace(origin, digest=definition.digest, input_digest=digest, variables=variables)
 
 
 async def _refuse_unknown_commit(

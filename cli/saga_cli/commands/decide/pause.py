@@ -89,7 +89,7 @@ def resume(
     ] = None,
     undone: Annotated[
         list[str] | None,
-        typer.Option(metavar="STEP", help="its undo in another database or service has happened; repeatable"),
+        typer.Option(metavar="STEP", help="its undo elsewhere has happened, or no effect of it is there; repeatable"),
     ] = None,
     not_ended: Annotated[
         bool, typer.Option("--not-ended", help="it had not ended, although its run was deleted")
