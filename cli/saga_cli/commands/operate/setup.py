@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,7 @@ import typer
 from saga_cli.context import load_settings, target_line, with_client
 from saga_cli.output import confirm, echo_progress, print_document, warn
 from saga_cli.shared_options import Yes
-from sagas.errors import RefusedError, SagaError, errors_together
+from sagas.errors import RefusedError, SagaError, UsageError, errors_together
 from sagas.text.printable import printable_line
 from sagas.text.shortening import join_names
 
@@ -148,13 +147,14 @@ def _set_up_schedules(settings: Settings, finish: Callable[[str], None], *, yes:
     if not removed:
         return
     names = join_names([status.saga for status in removed], 10)
-    if not yes and not sys.stdin.isatty():
-        warn(
-            f"these sagas have no schedule in their definitions any more, and still start: {names}",
-            "help: saga setup --yes    removes these schedules; saga setup --print prints the commands",
-        )
-        return
-    confirm(f"this removes the schedules of {names}, whose triggers were removed; their sagas go on", yes=yes)
+    try:
+        confirm(f"this removes the schedules of {names}, whose triggers were removed; their sagas go on", yes=yes)
+    except UsageError as error:
+        raise UsageError(
+            f"removing the schedules of {names} needs a confirmation: until then they stay in Temporal, and each of"
+            " their starts is refused, because the definitions have no schedule any more",
+            help="saga setup --yes    removes these schedules; saga setup --print prints the commands",
+        ) from error
 
     async def remove(client: Temporal, _: Settings) -> None:
         for status in removed:
