@@ -238,6 +238,35 @@ async def test_a_saga_that_no_worker_has_begun(temporal: TemporalServer, tmp_pat
     await client.close()
 
 
+async def test_sagas_whose_definition_this_build_lacks(temporal: TemporalServer, tmp_path: Path) -> None:
+    """A nested saga and one that another client has started have no definition in their start."""
+    project = write_project(tmp_path / "project", temporal)
+    async with running_worker(project) as client:
+        tour = (await client.start("tour", {})).id
+        queue = project.settings.temporal.task_queue
+        alone = (await client.temporal.start_workflow("trip", {}, id=f"{tour}-alone", task_queue=queue)).id
+        for id in (tour, alone):
+            assert (await finished(client, id))["state"] == "COMPLETED"
+    file = tmp_path / "project" / "trip.saga.yaml"
+
+    async def told() -> tuple[int, set[tuple[str, ...]]]:
+        settings = load_settings(config=str(tmp_path / "project" / "saga.toml"))
+        checked = await check(client, Project(settings, Actions([])))
+        return checked.undoable, {(problem.what, *sorted(problem.ids)) for problem in checked.problems}
+
+    ids = sorted((f"{tour}/leg", alone))
+    expected = {(f"{step}, compensate: there is no action unwork", *ids) for step in ("hotel", "car", "flight")}
+
+    async def is_told() -> bool:
+        return await told() == (3, expected)
+
+    await until(is_told)
+    file.write_text("saga: trip\nsteps: [{id: hotel, uses: gone}]\n")
+    assert await told() == (3, expected)
+    file.unlink()
+    assert await told() == (3, expected)
+
+
 async def _waits(client: Client, id: str) -> bool:
     return await _is_running(client, id, "approval")
 

@@ -38,8 +38,11 @@ from sagas.protocol.payloads import (
     DEFINITION_HEADER,
     DETACHED_HEADER,
     ENGINE_WORKFLOWS,
+    LOAD_ACTIVITY,
     OWNER_HEADER,
+    STARTED_AT_MEMO,
     UNDO_SUFFIX,
+    VERIFY_ACTIVITY,
 )
 from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
@@ -51,6 +54,8 @@ from sagas.workflow.schedule_workflow import ScheduledStart
 
 _WORKFLOWS = (SagaWorkflow, BulkWorkflow, BatchWorkflow, NotifyWorkflow, ScheduledStart)
 _HEADERS_OF_SAGAS = (DEFINITION_HEADER, DETACHED_HEADER, OWNER_HEADER)
+_START_CHECKS = (LOAD_ACTIVITY, VERIFY_ACTIVITY)
+"""The activities that a saga begins with whose start has no definition, such as a nested one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
     async def histories() -> AsyncIterator[WorkflowHistory]:
         async for run in runs:
             events = [event async for event in readable_events(temporal, run)]
-            if not events or not _is_of_the_engine(run, events[0], project):
+            if not events or not _is_of_the_engine(run, events, project):
                 continue
             if any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in events):
                 history = WorkflowHistory(run.id, events)
@@ -178,11 +183,15 @@ class _Remembering(WorkflowInboundInterceptor):
         return await super().execute_workflow(input)
 
 
-def _is_of_the_engine(run: RunInfo, first: HistoryEvent, project: Project) -> bool:
-    """False for a workflow of somebody else, whose worker shares the task queue."""
-    start = first.workflow_execution_started_event_attributes
+def _is_of_the_engine(run: RunInfo, events: Sequence[HistoryEvent], project: Project) -> bool:
+    """False for a workflow of somebody else, whose worker shares the task queue. A saga is told by its history: this
+    build need not have its definition any more.
+    """
+    start = events[0].workflow_execution_started_event_attributes
     return (
         run.workflow_type in ENGINE_WORKFLOWS
         or run.workflow_type in project.definitions
         or any(name in start.header.fields for name in _HEADERS_OF_SAGAS)
+        or STARTED_AT_MEMO in start.memo.fields  # it goes on with what an earlier run has begun
+        or any(event.activity_task_scheduled_event_attributes.activity_type.name in _START_CHECKS for event in events)
     )
