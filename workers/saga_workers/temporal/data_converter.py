@@ -21,6 +21,7 @@ from temporalio.converter import (
     value_to_type,
 )
 
+from saga_workers.temporal.failure_numbers import with_default_numbers
 from saga_workers.temporal.payload_codec import (
     ENCRYPTED,
     EncryptingCodec,
@@ -92,12 +93,15 @@ class _AnyDetails(PayloadConverter):
 
 
 class WorkflowFailureConverter(DefaultFailureConverter):
-    """Converts failures with any details: an error would fail the workflow task again and again."""
+    """Converts failures with any details and numbers: an error would fail the workflow task again and again."""
 
     def from_failure(self, failure: Failure, payload_converter: PayloadConverter) -> BaseException:
-        if isinstance(payload_converter, _AnyDetails):
+        if not isinstance(payload_converter, _AnyDetails):
+            payload_converter = _AnyDetails(payload_converter)
+        try:
             return super().from_failure(failure, payload_converter)
-        return super().from_failure(failure, _AnyDetails(payload_converter))
+        except Exception:  # noqa: BLE001 - anybody may have sent it; the SDK raises errors of many types
+            return super().from_failure(with_default_numbers(failure), payload_converter)
 
 
 def for_workflow_tasks(converter: DataConverter) -> DataConverter:
