@@ -390,6 +390,15 @@ def has_effect(step: StepDefinition) -> bool:
     return not is_read(step) and step.do.uses != "pass"
 
 
+def guarded_effects(definition: Definition) -> dict[str, list[str]]:
+    """The ids of the guarded steps that have an effect, by connection."""
+    steps: dict[str, list[str]] = {}
+    for step in definition.steps:
+        if step.do.connection is not None and has_effect(step):
+            steps.setdefault(step.do.connection, []).append(step.id)
+    return steps
+
+
 def is_nested(step: StepDefinition) -> bool:
     return step.do.uses == "saga"
 

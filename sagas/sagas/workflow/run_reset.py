@@ -9,7 +9,7 @@ from typing import Any
 from temporalio import workflow
 
 from sagas.definition.analysis.commit_evidence import commit_evidence
-from sagas.definition.model import Definition, is_nested
+from sagas.definition.model import Definition, guarded_effects, is_nested
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, RunWasReset
 from sagas.protocol.origin import root_start_of
@@ -44,6 +44,8 @@ class RunReset:
         self._answered = self._asked
         """The seeds of the latest reset that was asked about, and of the latest with an answer; of neither before."""
         self._cancelled = ""
+        self._is_repeated = False
+        """True for a run of `saga resume`, which has looked whether guards still tell of the saga."""
 
     def begin(self, trust: RunTrust | None) -> None:
         """The run begins, which may be at a reset to its very first task: then its seed is not its first one."""
@@ -56,7 +58,7 @@ class RunReset:
         ``cancelled``: the reason why its parent has started this run only to undo what it has done; empty if not.
         """
         self._asked = self._answered = None
-        self._cancelled = cancelled
+        self._cancelled, self._is_repeated = cancelled, True
 
     @property
     def is_open(self) -> bool:
@@ -80,6 +82,8 @@ class RunReset:
         about |= {"committed": machine.told_committed, "finishes": finishes}
         about |= {"undos": [list(undo) for undo in _guarded_undos(machine.definition)]}
         origin = machine.origin()
+        is_known = self._is_repeated and origin.parent is None
+        about |= {"guarded": {} if is_known else guarded_effects(machine.definition)}
         about |= {"input_digest": origin.input_digest, "root_start": root_start_of(origin)}
         self._tasks.start(_TASK, self._look_up(about, seed))
 

@@ -11,8 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
+from saga_workers.stuck.stuck_view import read_view_with_stuck
 from sagas.errors import RefusedError, UsageError
 from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import reset_run
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle
 from tests.integration.engine.test_deleted_runs import add_goods, delete_run, goods, waiting
 from tests.integration.engine.test_deleted_runs import bank as bank
@@ -101,3 +104,22 @@ async def test_definition_and_input_are_asked_for_if_only_a_reference_is_left(
         await end(client, id, "COMPLETED")
     assert await goods(bank, sku) == [(4, 0), (5, 0)]
     assert await env.effects() == ["note"]
+
+
+async def test_a_reset_of_an_ended_saga_makes_no_step_again(env: Environment, bank: AsyncEngine) -> None:
+    sku = await add_goods(bank)
+    async with env.serving(TOGETHER) as client:
+        id = await begin(client, "purged", {"sku": sku})
+        await end(client, id, "COMPLETED")
+        await purge(bank, id)
+        await purge(env.engine, id)
+        await reset_run(client.temporal, id)
+
+        async def stuck() -> str:
+            view = await read_view_with_stuck(client.locator, id)
+            return " ".join(view.stuck or ())
+
+        assert "nobody knows which of its steps there have happened" in await until(stuck)
+        assert await goods(bank, sku) == [(4, 0), (5, 0)]
+        await handle(client, id).terminate("as the reason says")
+    assert await goods(bank, sku) == [(4, 0), (5, 0)]

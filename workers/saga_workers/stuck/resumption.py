@@ -17,6 +17,7 @@ from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import Location
 from saga_workers.location.locator import start_with_input
 from saga_workers.location.parent_command import is_undone, parent_command
+from saga_workers.location.purged_evidence import purged_evidence
 from saga_workers.location.traces import (
     RecordedEffect,
     highest_generations,
@@ -32,13 +33,12 @@ from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
 from saga_workers.stuck.lost_effects import has_ended_before, has_no_run, lost_effects, may_have_ended
 from saga_workers.stuck.missing_parents import missing_starts
-from saga_workers.stuck.purged_evidence import purged_evidence
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import namespace_retention
 from saga_workers.views.saga_view import read_view
 from sagas.definition.analysis.commit_evidence import commit_evidence
-from sagas.definition.model import Definition
+from sagas.definition.model import Definition, guarded_effects
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.origin import Origin, may_equal, start_of
 from sagas.protocol.payloads import input_digest
@@ -332,16 +332,14 @@ async def _refuse_purged(
     """Raise RefusedError for steps that a new run would make again if they have happened: their guard has deleted rows
     of sagas as old as this one. ``effects``: the saga's own ones.
     """
-    steps = {entry.partition("#")[0] for entry in undone}
-    purged = await purged_evidence(client.project.settings, definition, origin.started_at, effects, steps)
-    if purged is None:
-        return
-    command = saga_command("resume", saga_id, **{**given, "undone": (*undone, *purged.steps)})
-    raise RefusedError(
-        f"the guard of {purged.connection} has deleted rows of sagas as old as {saga_id}, so nobody knows which of its "
-        f"steps there have happened: look for the effects of {join_names(purged.steps, 5)}, and undo what is there",
-        help=f"then {command}",
-    )
+    known = {entry.partition("#")[0] for entry in undone}
+    steps = {
+        connection: [id for id in ids if id not in known] for connection, ids in guarded_effects(definition).items()
+    }
+    purged = await purged_evidence(client.project.settings, steps, origin.started_at, effects)
+    if purged is not None:
+        command = saga_command("resume", saga_id, **{**given, "undone": (*undone, *purged.steps)})
+        raise RefusedError(purged.text, help=f"then {command}")
 
 
 async def _completed(

@@ -19,6 +19,7 @@ from saga_activities.guard.entry_key import EntryKey, fits_guard_key
 from saga_workers.location.commit_point import CommitTraces, find_commit_point, story_in_ledger
 from saga_workers.location.done_commands import done_commands
 from saga_workers.location.locator import Locator
+from saga_workers.location.purged_evidence import purged_evidence
 from saga_workers.location.traces import (
     RecordedEffect,
     highest_generations,
@@ -70,7 +71,8 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     nobody has; ``commit_point``, ``in_guards``, ``undone_entries`` and ``undecided_undos``: see
     :class:`sagas.protocol.messages.RunWasReset`; ``started_at``: when the saga was started, if a guard knows.
 
-    Raises SagaError for a guard that cannot be read, and for a run that does not answer.
+    Raises SagaError for a guard that cannot be read, or may have deleted the rows of the saga, and for a run that does
+    not answer.
     """
     saga_id, generation = about["saga_id"], int(about["generation"])
     saga, digest = activity.info().workflow_type or "", about["input_digest"]
@@ -78,6 +80,9 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     if undos := _possible_undos(saga_id, about["undos"], recorded, generation):
         await await_undos(settings, undos)
         recorded = await recorded_effects(settings, saga_id)
+    purged = await purged_evidence(settings, about["guarded"], float(about["since"]), recorded)
+    if purged is not None:
+        raise SagaError(f"{purged.text}; then terminate this run, which a reset has made")
     recorded = [effect for effect in recorded if effect.generation >= generation]
     root_start = about["root_start"]
     effects = without_others(recorded, saga, digest, root_start)
