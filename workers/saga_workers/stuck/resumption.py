@@ -332,9 +332,9 @@ async def _refuse_purged(
     """Raise RefusedError for steps that a new run would make again if they have happened: their guard has deleted rows
     of sagas as old as this one. ``effects``: the saga's own ones.
     """
-    known = {entry.partition("#")[0] for entry in undone}
+    told = {entry.partition("#")[0] for entry in undone}
     steps = {
-        connection: [id for id in ids if id not in known] for connection, ids in guarded_effects(definition).items()
+        connection: [id for id in ids if id not in told] for connection, ids in guarded_effects(definition).items()
     }
     purged = await purged_evidence(client.project.settings, steps, origin.started_at, effects)
     if purged is not None:
