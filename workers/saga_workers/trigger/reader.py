@@ -25,9 +25,9 @@ from saga_workers.trigger.careful_partitions import CarefulPartitions, WorkItem
 from saga_workers.trigger.committed_positions import commit_position, commit_revoked
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.delivery import Delivery, DeliveryMark
-from saga_workers.trigger.empty_assignment import EmptyAssignment
 from saga_workers.trigger.high_watermarks import HighWatermarks
 from saga_workers.trigger.member_config import is_cooperative, member_properties
+from saga_workers.trigger.membership import Membership
 from saga_workers.trigger.offset_tracker import OffsetTracker
 from saga_workers.trigger.partition_assignment import (
     IDENTITY_INTERVAL,
@@ -122,7 +122,7 @@ class TopicReader:
         self._problem = ReadProblem(settings, group, topic)
         self._assigned: set[int] = set()
         self._takeovers = Takeovers()
-        self._empty_assignment = EmptyAssignment(topic)
+        self._membership = Membership(topic)
         self._moved_partitions: set[int] = set()
         self._paused: bool | None = False
         self._committing = False
@@ -134,13 +134,9 @@ class TopicReader:
 
     async def run(self, stop: asyncio.Event, grace: float) -> None:
         """Read until ``stop``; messages in process then have ``grace`` seconds to end."""
-        from confluent_kafka import Consumer
-
         self._stop = stop
-        properties = member_properties(self._settings, self.group, fill_time=self._fill_time)
-        self._client = Consumer({**properties, **OWN_RESET, **self._problem.properties(), "on_commit": self._on_commit})
+        self._join()
         try:
-            self._subscribe()
             while not stop.is_set():
                 await self._poll_once()
             await self._finish(grace)
@@ -149,20 +145,28 @@ class TopicReader:
             await self._in_thread(self._client.close)
             self._thread.shutdown(wait=False)
 
-    def _subscribe(self) -> None:
+    def _join(self) -> None:
+        """Join the group with a new client."""
+        from confluent_kafka import Consumer
+
+        properties = member_properties(self._settings, self.group, fill_time=self._fill_time)
+        self._client = Consumer({**properties, **OWN_RESET, **self._problem.properties(), "on_commit": self._on_commit})
+        self._committing, self._paused = False, False
         self._client.subscribe(
             [self.topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_lost
         )
 
-    def _join_again_if_forgotten(self) -> None:
+    def _join_again_if_needed(self) -> None:
+        is_busy = bool(self._paused or self._executor.pending or self._careful.pending)
+        read_to = {number: (its := self._trackers.get(number)) and its.read_to for number in self._assigned}
         try:
-            if not self._empty_assignment.is_forgotten(self._cluster, self.group):
-                return
+            why = self._membership.why_to_join_again(self._cluster, self.group, read_to, is_busy=is_busy)
         except KafkaOperationError as error:
             return self._problem.note(error)
-        log.warning("no member has the topic, joining again", extra=fields(group=self.group, topic=self.topic))
-        self._client.unsubscribe()
-        self._subscribe()
+        if why is not None:
+            log.warning("%s, joining again", why, extra=fields(group=self.group, topic=self.topic))
+            self._client.close()
+            self._join()
 
     def health(self) -> str | None:
         """Why nothing can be read at present; None if it can."""
@@ -202,9 +206,9 @@ class TopicReader:
         if first is None:
             if time.monotonic() >= self._identity_due:
                 self._look_at_idle_topic()
-            if not self._assigned:
-                self._join_again_if_forgotten()
+            self._join_again_if_needed()
             return []
+        self._membership.fetched()
         self._moved_partitions.clear()
         others = self._client.consume(self._batch_size - 1, self._fill_time)
         # If its partition is reassigned meanwhile, the client drops what it has buffered, but not the message returned
@@ -424,7 +428,7 @@ class TopicReader:
         self.assigned_at = self.assigned_at or time.monotonic()
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
         self._assigned.update(numbers)
-        self._empty_assignment.assigned(self._assigned)
+        self._membership.assigned(self._assigned)
         self._problem.end()
         self._moved_partitions.update(numbers)
         # Unknown: a partition that was paused when it was revoked is still paused when it comes back, others are not.
@@ -459,7 +463,7 @@ class TopicReader:
             if position is not None
         ]
         self._assigned.difference_update(going)
-        self._empty_assignment.revoked()
+        self._membership.revoked()
         self._moved_partitions.update(going)
         self._marks.end(going)
         for partition in going:
