@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from saga_workers.views.notifications import exhausted_reasons
 from sagas.protocol.outcomes import PAUSED
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import OperationView, SagaView, StepView
 
 MANY_ATTEMPTS = 5
 """An operation with more attempts than this is stuck."""
@@ -27,14 +27,22 @@ def reported_reasons(view: SagaView) -> list[str]:
         reasons.append("overdue: it runs longer than its warn_after")
     for step in view.steps:
         for what, row in (("", step), ("the undo of ", step.compensation), ("the confirm of ", step.confirmation)):
-            if row is not None and row.state == "RUNNING" and (row.attempts or 0) > MANY_ATTEMPTS:
+            if row is None or row.state != "RUNNING":
+                continue
+            if (row.attempts or 0) > MANY_ATTEMPTS:
                 error = (row.error and row.error.message) or "no answer"
                 reasons.append(f"{what}{step.id} was attempted {row.attempts} times; the last failure: {error}")
-        uncounted = step.error and (step.error.details or {}).get("uncounted")
-        if step.state == "RUNNING" and step.error and uncounted and step.error.type != PAUSED:
-            times = "once" if uncounted == 1 else f"{uncounted} times in a row"
-            reasons.append(f"{step.id} could not be attempted, {times}: {step.error.message}")
+            if row.error and row.error.type != PAUSED and (times := _uncounted(row)):
+                reasons.append(f"{what}{step.id} could not be attempted{times}: {row.error.message}")
     return reasons
+
+
+def _uncounted(row: StepView | OperationView) -> str:
+    """How often the attempt could not be made, in words; empty if it was made. Only steps count these attempts."""
+    if isinstance(row, OperationView):
+        return " yet" if row.attempts == 0 else ""
+    times = ((row.error and row.error.details) or {}).get("uncounted")
+    return "" if not times else ", once" if times == 1 else f", {times} times in a row"
 
 
 def unreported_reasons(view: SagaView) -> list[str]:

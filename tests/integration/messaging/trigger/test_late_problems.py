@@ -114,7 +114,7 @@ async def test_a_partition_that_is_gone_does_not_hold_up_the_others(
 async def test_a_reader_that_gets_nothing_although_records_wait_joins_again(
     kafka: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """This happens after a topic was created again in the middle of a rebalance; here the client is paused."""
+    """A topic that is created again during a rebalance has this effect; here the client is paused."""
     monkeypatch.setattr(stalled_fetching, "PATIENCE", 1.0)
     settings, topic, got = kafka.settings(prefix=fresh("p")), kafka.create_topic(), list[int]()
 

@@ -56,6 +56,13 @@ def test_an_uncounted_step_is_shown_as_stuck() -> None:
     assert reported_reasons(driver.view) == ["a could not be attempted, 2 times in a row: the runner was killed"]
 
 
+def test_an_uncounted_undo_is_shown_as_stuck() -> None:
+    driver = MachineDriver(saga(step("a"), step("b")), hold=["b", "a~undo"]).start()
+    driver.end("b", "rejected")
+    lose(driver, "a~undo")
+    assert reported_reasons(driver.view) == ["the undo of a could not be attempted yet: the runner was killed"]
+
+
 def test_earlier_attempts_count() -> None:
     definition = saga(step("a"), step("b", do=op("act.b", {}, on="shop", retry=Retry(max_attempts=3))))
     driver = MachineDriver(definition, hold=["b"]).start()
