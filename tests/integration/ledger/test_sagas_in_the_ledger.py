@@ -43,6 +43,10 @@ async def test_a_saga_that_temporal_has_forgotten_is_shown(stay: Stay) -> None:
     assert document == {**past.story, "source": "ledger", "web_ui": None}
     watched = await stay.later.saga("watch", past.id)
     assert watched.code == 0, watched.err
+    opened = await stay.later.saga("open", past.id)
+    assert (opened.code, f"no run of {past.id} any more, which has ended COMPLETED" in opened.err) == (9, True), opened
+    undone = await past_saga(stay, "COMPENSATED")
+    assert "has ended COMPENSATED" in (await stay.later.saga("open", undone.id)).err
     assert "source" not in (await stay.saga("show", past.id, "--json")).json, "Temporal is the truth while it knows it"
     unknown = await stay.later.saga("show", "nobody")
     assert (unknown.code, "there is no saga with the id nobody" in unknown.err) == (2, True)

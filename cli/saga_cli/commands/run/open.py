@@ -10,7 +10,9 @@ import typer
 
 from saga_cli.context import with_locator
 from saga_cli.output import echo, print_document
-from sagas.errors import UsageError
+from sagas.errors import RefusedError, UsageError
+from sagas.protocol.saga_view import FINAL_STATES
+from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
@@ -20,12 +22,18 @@ if TYPE_CHECKING:
 def open_saga(saga_id: Annotated[str, typer.Argument(help="the saga's id")]) -> int:
     """Print the link to a saga, and open it in a browser if possible."""
     from saga_workers.views.run_facts import web_ui_link
+    from saga_workers.views.saga_view import read_view
 
     async def find(locator: Locator, settings: Settings) -> str | None:
         location = await locator.locate(saga_id)
-        run = location.run if location.member is None else location.member.bulk
+        run = (location.run if location.member is None else location.member.bulk) or location.undo
         if run is None:
-            raise await locator.unknown_saga(saga_id)
+            view = await read_view(locator, location.saga_id)  # the ledger may know it; raises if nobody does
+            what = "has ended" if view.state in FINAL_STATES else "was"
+            raise RefusedError(
+                f"Temporal has no run of {view.id} any more, which {what} {view.state}",
+                help=saga_command("show", view.id),
+            )
         return web_ui_link(settings.temporal.web_ui, locator.temporal.namespace, run.run.id, run.run.run_id)
 
     link = with_locator(find)
