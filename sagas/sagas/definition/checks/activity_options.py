@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.diagnostics import Report
+from sagas.definition.parser.builder import MAX_LOCAL_TIMEOUT
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
 from sagas.definition.times import format_duration
 
@@ -70,6 +71,13 @@ _UNGUARDED_FIELDS = ("idempotent", "remembers_rejections", "settle", "probe")
 
 def check_no_effect_fields(draft: SagaDraft, report: Report) -> None:
     """Warn about each field that has no effect."""
+    defaults = draft.root.get("defaults")
+    runs_remote = all(step.step.execution == "remote" for step in draft.steps)
+    if defaults is not None and defaults.get("execution") == "local" and runs_remote:
+        message = "the default `execution: local` has no effect, because no step can run locally"
+        limit = format_duration(MAX_LOCAL_TIMEOUT)
+        help = f"give guarded steps a `timeout` of at most {limit}, and neither a `heartbeat` nor a `task_queue`"
+        report.add("SAGA118", defaults.position_of("execution"), message, help)
     for step in draft.steps:
         do = step.step.do
         builtin = BUILTINS.get(do.uses)

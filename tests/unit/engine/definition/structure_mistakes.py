@@ -205,5 +205,10 @@ STRUCTURE_MISTAKES = [
         "a trigger with an input that the saga refuses",
         saga(BOOK, "input: {properties: {n: {type: integer}}}\ntriggers: {kafka: [{topic: a, input: {n: ⟦many}}]}\n"),
     ),
+    Mistake(
+        "SAGA118",
+        "a default for steps that cannot be local",
+        "saga: s\ndefaults: {⟦execution: local}\nsteps:\n  - {id: a, uses: shop.book, pivot: true}\n",
+    ),
     Mistake("SAGA118", "max_parallel alone", saga("  - {id: a, uses: shop.tell, effect: none, ⟦max_parallel: 3}\n")),
 ]
