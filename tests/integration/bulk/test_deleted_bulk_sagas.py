@@ -39,9 +39,11 @@ async def start_deleted_again(bank: Bank, id: str) -> None:
 
 
 async def test_a_deleted_saga_that_had_left_is_started_again(bank: Bank) -> None:
-    await bank.start("waiting", [{"id": "left-1", "waits": True}])
+    await bank.start("waiting", [{"id": "left-1", "waits": True}], batch="monday")
+    assert (await bank.client.view("left-1")).labels["batch"] == "monday"
     await delete_run(bank, "left-1", "left-1")
     await start_deleted_again(bank, "left-1")
+    assert (await bank.client.view("left-1")).labels["batch"] == "monday"
     await bank.client.signal("left-1", "go")
     await bank.client.temporal.get_workflow_handle("left-1").result()
     assert (await bank.client.view("left-1")).state == "COMPLETED"
@@ -51,7 +53,8 @@ async def test_a_deleted_saga_that_had_left_is_started_again(bank: Bank) -> None
 async def test_a_saga_of_a_deleted_bulk_workflow_is_started_again(bank: Bank) -> None:
     starter = await bank.client.starter("resting")
     inputs = [{"id": "in-1", "rest": "4s"}, {"id": "in-2", "rest": "4s", "text": "refused"}]
-    handle = await starter.start_bulk([BulkRow(input["id"], starter.make_request(input)) for input in inputs])
+    rows = [BulkRow(input["id"], starter.make_request(input)) for input in inputs]
+    handle = await starter.start_bulk(rows, batch="tuesday")
 
     async def noted() -> bool:
         return bank.query("select count(*) from note") == [(2,)]
@@ -68,7 +71,9 @@ async def test_a_saga_of_a_deleted_bulk_workflow_is_started_again(bank: Bank) ->
         await start_deleted_again(bank, input["id"])
         with contextlib.suppress(WorkflowFailureError):  # a compensated saga is Failed in Temporal
             await bank.client.temporal.get_workflow_handle(input["id"]).result()
-    assert [(await bank.client.view(input["id"])).state for input in inputs] == ["COMPLETED", "COMPENSATED"]
+    views = [await bank.client.view(input["id"]) for input in inputs]
+    assert [view.state for view in views] == ["COMPLETED", "COMPENSATED"]
+    assert {view.labels["batch"] for view in views} == {"tuesday"}
     assert bank.query("select id, text from note") == [("in-1", "second")]
 
 

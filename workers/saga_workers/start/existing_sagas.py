@@ -125,18 +125,25 @@ class ExistingSagas:
         """True if Temporal has no saga of the id: no run at all, or only closed ones that never became one."""
         return (await self._in_temporal.locate(saga_id)).kind == "unknown"
 
-    async def claim_deleted(self, saga_id: str, request: StartRequest) -> None:
-        """Claim the id of a saga whose run, or whose bulk workflow, was deleted.
+    async def claim_deleted(self, saga_id: str, request: StartRequest) -> Mapping[str, str]:
+        """Claim the id of a saga whose run, or whose bulk workflow, was deleted; the labels that it had, as far as the
+        ledger knows them.
 
         Raises RefusedError if a bulk workflow runs it.
         """
-        claim = await self.claim(saga_id, request, None)
-        if claim is None or claim.bulk is None:
-            return
-        if (await self._locator.members([claim.bulk]))[0].bulk is not None:
-            raise RefusedError(f"{saga_id} runs in the bulk workflow {claim.bulk.bulk_id}")
-        await self._ledger.release_unstarted(claim.bulk)
-        await self.claim_deleted(saga_id, request)
+        labels = await self._recorded_labels(saga_id)
+        while (claim := await self.claim(saga_id, request, labels)) is not None and claim.bulk is not None:
+            if (await self._locator.members([claim.bulk]))[0].bulk is not None:
+                raise RefusedError(f"{saga_id} runs in the bulk workflow {claim.bulk.bulk_id}")
+            await self._ledger.release_unstarted(claim.bulk)
+        return labels
+
+    async def _recorded_labels(self, saga_id: str) -> Mapping[str, str]:
+        claim = (await self._ledger.claims([saga_id])).get(saga_id)
+        if claim is not None:
+            return claim.labels if claim.saga == self._name else {}
+        row = await self._ledger.find(saga_id)
+        return row.view.labels if row is not None and row.view.saga == self._name else {}
 
     async def give_up(self, claim: ClaimedId | None) -> None:
         """Release the claim of an id under which nothing was started.

@@ -193,7 +193,7 @@ class SagaStarter:
         ``undone_parent``: the id of the saga that it was nested in, which is undone, so that it is undone as well.
         Raises RefusedError if a run of it has just been started.
         """
-        await self._existing.claim_deleted(saga_id, request)
+        labels = await self._existing.claim_deleted(saga_id, request)
         resumed = {
             "started_at": origin.started_at,
             "generations": dict(generations),
@@ -213,7 +213,13 @@ class SagaStarter:
         conflict = WorkflowIDConflictPolicy.TERMINATE_EXISTING if replaces else WorkflowIDConflictPolicy.FAIL
         try:
             return await self._start_workflow(
-                saga_id, request, headers, WorkflowIDReusePolicy.ALLOW_DUPLICATE, conflict, owner=undone_parent
+                saga_id,
+                request,
+                headers,
+                WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                conflict,
+                labels=labels,
+                owner=undone_parent,
             )
         except WorkflowAlreadyStartedError as error:
             raise RefusedError(f"{saga_id} has just been started", help=saga_command("show", saga_id)) from error
