@@ -30,6 +30,7 @@ from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.temporal_runs import RunInfo, namespace_retention
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
+from saga_workers.views.unreadable_runs import readable_view
 from sagas.errors import SagaError
 from sagas.protocol.doubtful_outcomes import IN_LEDGER, missing_key
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -138,7 +139,7 @@ async def _saga_views(
         if (base := (await locator.within_temporal().locate(saga_id)).run) is not None:
             bases[saga_id] = base.run
     for saga_id, run in bases.items():
-        yield await combined_view(locator, run, undos.get(saga_id))
+        yield await readable_view(run, combined_view(locator, run, undos.get(saga_id)))
     for saga_id in sorted(without_saga - bases.keys()):  # its run, if it has one, ended before the window
         if (view := await current_view(locator, saga_id)) is not None:
             yield view

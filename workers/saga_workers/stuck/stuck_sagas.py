@@ -42,6 +42,8 @@ from saga_workers.views.prepared import add_reasons
 from saga_workers.views.reported_reasons import reported_reasons
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from saga_workers.views.saga_view import QUERY_TIMEOUT, bare_view, read_view, view_at
+from saga_workers.views.unreadable_runs import unreadable_text
+from sagas.errors import SagaError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
 from sagas.text.shell import saga_command
@@ -112,6 +114,10 @@ async def _find_stuck(
                 unreadable = f"what Temporal has of it cannot be read ({shorten(error.message, _MOST_SHOWN)})"
             except UnreadableRunInput as error:
                 unreadable = error.message
+            except SagaError:
+                raise
+            except Exception as error:  # noqa: BLE001, no run may hide the others
+                unreadable = unreadable_text(run, error)
             finally:
                 read += 1
                 on_progress(read)

@@ -36,6 +36,7 @@ from saga_workers.views.saga_view import (
     view_at,
     with_shown_undo,
 )
+from saga_workers.views.unreadable_runs import readable_view
 from sagas.errors import UsageError
 from sagas.protocol.payloads import (
     BATCH_WORKFLOW,
@@ -173,7 +174,7 @@ async def query_sagas(
     count = 0
     seen: set[str] = set()
     async for runs in _newest_runs(temporal, criteria, min(limit, _CONCURRENCY)):
-        for view in await asyncio.gather(*(tell(run) for run in runs)):
+        for view in await asyncio.gather(*(readable_view(run, tell(run)) for run in runs)):
             seen.add(view.id)
             if criteria.states and view.state not in criteria.states:
                 continue
