@@ -46,6 +46,14 @@ async def is_signed_answer(
     return keys.verifies("answer", answer_content(content, answer.data), signed)
 
 
+def calling_run(call: ActivityTaskScheduledEventAttributes) -> str:
+    """The id of the run for which the call is signed: another one in a history that repeats the calls of an earlier
+    run of the id. Empty without a signature.
+    """
+    signature = _signature(call)
+    return "" if signature is None else signature.run_id
+
+
 def _signature(call: ActivityTaskScheduledEventAttributes) -> CallSignature | None:
     header = call.header.fields.get(CALL_HEADER)
     return None if header is None else CallSignature.from_header(header.data)

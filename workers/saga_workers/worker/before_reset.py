@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus, WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.guard.entry_key import EntryKey, fits_guard_key
+from saga_workers.location.accepted_undos import is_accepted_undo
 from saga_workers.location.commit_point import CommitTraces, find_commit_point, story_in_ledger
 from saga_workers.location.done_commands import done_commands
 from saga_workers.location.locator import Locator
@@ -27,10 +28,9 @@ from saga_workers.location.traces import (
     recorded_effects,
     without_others,
 )
-from saga_workers.location.verified_outcomes import state_of
+from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.root_starts import nested_root_start, root_start_of_run
-from saga_workers.temporal.saga_runs import describe_saga_run
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.worker.nested_traces import nested_traces
@@ -54,8 +54,9 @@ _NEVER_TELLS = (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION)
 """The answers of Temporal for a run that it has deleted, and for one that was closed before its first workflow task or
 while its workflow task failed again and again: no query reaches it, now or later."""
 
-_NOT_BACKWARD = ("FAILED", "COMMITTED", "COMPLETED")
-"""The states of a run that was refused, or has gone forward because the saga was past its commit point."""
+_UNDONE = ("COMPENSATED", "RESIDUE")
+"""The ends after which nothing is left to be undone. A run with another one was refused, or has gone forward because
+the saga was past its commit point."""
 
 
 async def look_before_reset(settings: Settings, locator: Locator, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +65,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     Effects and commands of a saga with this id that had ended before it was started again (``saga start --again``) are
     not its own: they have lower generations. Those of another saga, or with another input, are not its own either.
 
-    ``undone``: it was compensated, or is being compensated, by a run of its own or by that of its undo;
+    ``undone``: it was compensated, or is being compensated, by a run of its own or by an accepted one of its undo;
     ``generations``: the highest of each entry, where it is not the first, and those of the last item of each `for_each`
     and of each nested saga that has left traces; ``left``: the steps and nested sagas of the runs before, packed, with
     the residue, the decisions of operators and the reason of a rollback; ``state_is_lost``: there was one whose state
@@ -90,8 +91,9 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     packed = [state async for state in _states_before(locator, started)]
     machines = [unpack_state(state) for state in packed if state is not None]
     states = [LeftState.of(state) for state in machines if _is_own(state, saga, root_start)]
-    undone_elsewhere = await _was_undone(locator, started, root_start)
-    undone = undone_elsewhere or any(state.goes_backward for state in states)
+    undo = await _undo_elsewhere(locator, about, started)
+    undone = undo != "none" or any(state.goes_backward for state in states)
+    undone_elsewhere = undo == "ended"
     generations = highest_generations(effects)
     children: dict[str, Any] = {}
     for state in states:  # the last run first: what it has begun is as it has left it
@@ -139,7 +141,8 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         "generations": generations,
         "commit_point": await find_commit_point(locator.ledger, traces),
         "state_is_lost": None in packed and not undone_elsewhere,
-        # What another run has undone, or is undoing, is not undone by this one.
+        # What another run has undone is not undone by this one; what it may leave when it is terminated is, by the same
+        # keys.
         "in_guards": {} if undone_elsewhere else _in_guards(effects),
         "undone_entries": _undone_entries(effects, story),
         "undecided_undos": {} if undone_elsewhere else _undecided_undos(effects, states),
@@ -294,17 +297,35 @@ async def _run_before(locator: Locator, workflow_id: str, run_id: str) -> str | 
     return before
 
 
-async def _was_undone(locator: Locator, started: datetime, root_start: str) -> bool:
+async def _undo_elsewhere(
+    locator: Locator, about: Mapping[str, Any], started: datetime
+) -> Literal["ended", "begun", "none"]:
+    """``ended``: another run has undone the saga. ``begun``: one has begun to, and is open or was closed from outside.
+    Anybody can start and close a run with the id of a saga or of its undo, which tells nothing.
+
+    Raises LedgerUnavailable, and SagaError if Temporal does not tell of the undo yet.
+    """
+    has_begun = False
     async for run in _other_ends(locator, started):
-        if await state_of(locator, run) not in _NOT_BACKWARD:
-            described = await describe_run(locator.temporal, run.id, run.run_id)
-            if described is None or run.id.endswith(UNDO_SUFFIX):
-                there = await nested_root_start(run)
-            else:
-                there = await root_start_of_run(locator.temporal, described)
-            if same_owner(there, root_start):
-                return True
-    return False
+        if not same_owner(await _root_start(locator, run), about["root_start"]):
+            continue
+        if run.ended_by_itself:
+            outcome = await outcome_of(locator, run)
+            story = None if outcome.is_believed else await _last_story(locator, about)
+            if (outcome.state if outcome.is_believed else story and story.state) in _UNDONE:
+                return "ended"
+            if outcome.is_believed:
+                continue
+        if run.id.endswith(UNDO_SUFFIX) and await is_accepted_undo(locator.temporal, run, locator.keys):
+            has_begun = True
+    return "begun" if has_begun else "none"
+
+
+async def _root_start(locator: Locator, run: RunInfo) -> str:
+    described = await describe_run(locator.temporal, run.id, run.run_id)
+    if described is None or run.id.endswith(UNDO_SUFFIX):
+        return await nested_root_start(run)
+    return await root_start_of_run(locator.temporal, described)
 
 
 def _is_own(state: Mapping[str, Any], saga: str, root_start: str) -> bool:
@@ -316,15 +337,24 @@ def _is_own(state: Mapping[str, Any], saga: str, root_start: str) -> bool:
 
 
 async def _other_ends(locator: Locator, started: datetime) -> AsyncIterator[RunInfo]:
-    """The runs since the start of the current activity's saga that may have undone it: its undo, and those of its id
-    that have closed as Failed or Canceled. A reset terminates a run that is open; earlier generations ended before.
+    """The runs since the start of the current activity's saga that may have undone it: those of its undo, of which
+    anybody may start a later one, and those of its id that have closed as Failed or Canceled. A reset terminates a run
+    that is open; earlier generations ended before.
+
+    Raises SagaError while Temporal does not list the newest run of the undo, because the list lags behind.
     """
     info = activity.info()
     workflow_id, workflow_type = info.workflow_id or "", info.workflow_type or ""
-    if not workflow_id.endswith(UNDO_SUFFIX):
-        undo = await describe_saga_run(locator.temporal, workflow_id + UNDO_SUFFIX)
-        if undo is not None and undo.run.workflow_type == workflow_type and undo.run.start_time >= started:
-            yield undo.run
+    undo_id = workflow_id + UNDO_SUFFIX
+    newest = None if workflow_id.endswith(UNDO_SUFFIX) else await describe_run(locator.temporal, undo_id)
+    if newest is not None:
+        undos = [run async for run in list_runs(locator.temporal, keyword_condition("WorkflowId", undo_id))]
+        if all(run.run_id != newest.run.run_id for run in undos):
+            raise SagaError(f"Temporal does not list the run {newest.run.run_id} of {undo_id} yet")
+        for run in undos:
+            is_own = (run.id, run.workflow_type) == (undo_id, workflow_type) and run.start_time >= started
+            if is_own and run.status is not WorkflowExecutionStatus.CONTINUED_AS_NEW:
+                yield run
     conditions = (
         keyword_condition("WorkflowId", workflow_id),
         keyword_condition("WorkflowType", workflow_type),

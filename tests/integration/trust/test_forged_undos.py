@@ -1,0 +1,93 @@
+"""A stranger starts a run with the id of the undo of a saga, and resets that saga: no effect is taken for undone."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus
+
+from saga_workers.client import Client
+from sagas.protocol.payloads import UNDO_SUFFIX
+from tests.helpers import eager_start
+from tests.helpers.eager_start import json_payload
+from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.waiting import until
+from tests.integration.trust.conftest import Shop
+from tests.integration.trust.test_replayed_starts import reset_after_debit, waits
+from tests.integration.trust.test_resets_after_undos import REASON, approve, closed, completed, reason
+
+TWICE = """
+saga: twice
+steps:
+  - {id: debit, uses: say, with: {text: debit}, compensate: {uses: say, with: {text: refund}}}
+  - {id: approval, uses: wait, with: {signal: approved}}
+  - {id: credit, uses: say, with: {text: credit}, compensate: {uses: say, with: {text: withdraw}}}
+  - {id: release, uses: wait, with: {signal: released}}
+"""
+
+
+@pytest.fixture
+async def client(shop: Shop) -> AsyncIterator[Client]:
+    (shop.project.settings.definitions[0] / "twice.saga.yaml").write_text(TWICE, encoding="utf-8")
+    shop.project = shop.with_keys("k" * 32)
+    async with running_worker(shop.project) as client:
+        yield client
+
+
+async def forge_undo(client: Client, id: str, how: str, saga: str = "moving") -> None:
+    """Start a run as any client can. ``how``: it begins later, the stranger keeps it, or has closed it."""
+    queue, undo_id = client.project.settings.temporal.task_queue, id + UNDO_SUFFIX
+    if how == "later":
+        await client.temporal.start_workflow(saga, {}, id=undo_id, task_queue=queue, start_delay=timedelta(hours=100))
+        return
+    started = await eager_start.start(client.temporal, saga, undo_id, queue, json_payload({}), {}, eager=True)
+    if how == "closed":
+        await eager_start.complete_first_task(client.temporal, started, [eager_start.complete()])
+        return
+    await eager_start.KeptRun(client.temporal, undo_id, queue).complete_first_task(started)
+    if how == "terminated":
+        await client.temporal.get_workflow_handle(undo_id).terminate()
+
+
+@pytest.mark.parametrize("how", ["later", "closed", "kept", "terminated"])
+async def test_a_reset_saga_undoes_all_that_it_has_done(shop: Shop, client: Client, how: str) -> None:
+    id = f"forged-{uuid.uuid4()}"
+    await client.start("twice", {}, id=id)
+    await until(lambda: waits(client, id))
+    await approve(client, id)
+    await until(lambda: "credit" in shop.said)
+    await forge_undo(client, id, how, "twice")
+    run_id = await reset_after_debit(client, id)
+    await client.cancel(id, reason="a test", who="anna")
+    assert await closed(client, id, run_id) is WorkflowExecutionStatus.FAILED
+    assert await reason(client, id) == {"kind": "cancelled", "message": "a test"}
+    assert shop.said == ["debit", "credit", "withdraw", "refund"]
+
+
+async def test_what_an_undo_has_left_that_was_terminated_is_undone(shop: Shop, client: Client) -> None:
+    id = await completed(client, f"ended-{uuid.uuid4()}")
+    shop.may_answer.clear()
+    await client.undo(id, reason="a test", who="anna")
+    await until(lambda: "withdraw" in shop.said)
+    await client.temporal.get_workflow_handle(id + UNDO_SUFFIX).terminate()
+    shop.may_answer.set()
+    run_id = await reset_after_debit(client, id)
+    assert await closed(client, id, run_id) is WorkflowExecutionStatus.FAILED
+    assert await reason(client, id) == REASON
+    assert shop.said == ["debit", "credit", "withdraw", "withdraw", "refund"], "by the same keys"
+
+
+@pytest.mark.parametrize("how", ["later", "closed", "kept"])
+async def test_a_later_run_hides_no_undo(shop: Shop, client: Client, how: str) -> None:
+    id = await completed(client, f"undone-{uuid.uuid4()}")
+    await client.undo(id, reason="a test", who="anna")
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    await forge_undo(client, id, how)
+    run_id = await reset_after_debit(client, id)
+    await approve(client, id)
+    assert await closed(client, id, run_id) is WorkflowExecutionStatus.FAILED
+    assert await reason(client, id) == REASON
+    assert shop.said == ["debit", "credit", "withdraw", "refund", "refund"]
