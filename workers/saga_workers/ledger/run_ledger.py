@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
+from saga_activities.guard.entry_key import fits_guard_key
 from saga_activities.ledger.records import (
     Claim,
     KnownSaga,
@@ -42,6 +43,9 @@ class LedgerUnavailable(SagaError):
 
 class RunLedger:
     """The rows of ``[ledger] connection``. Every method raises LedgerUnavailable if the database does not answer.
+
+    Any client may start a run under any id: of one that no row can have, the ledger knows nothing, and asks nothing,
+    because a database may refuse to read it.
 
     ``open`` makes its engine at the first use. Without its URL, as while the embedded PostgreSQL is down, the ledger
     does not answer either: Temporal knows the sagas that run.
@@ -79,6 +83,8 @@ class RunLedger:
 
     async def find(self, saga_id: str) -> RunRow | None:
         """The newest row of this id; None if there is none."""
+        if not fits_guard_key(saga_id):
+            return None
         with self._readable():
             return await self._sql.rows.read_run(self.engine, saga_id)
 
@@ -88,6 +94,8 @@ class RunLedger:
         """The newest row of this id that is of this saga, this generation and, as far as known, this input and this
         root saga: another saga may have run under the id since. None if there is none.
         """
+        if not fits_guard_key(saga_id):
+            return None
         with self._readable():
             return await self._sql.rows.read_story(
                 self.engine,
@@ -102,20 +110,22 @@ class RunLedger:
         """The newest row of each id that has one."""
         runs: dict[str, RunRow] = {}
         with self._readable():
-            for at in range(0, len(saga_ids), _IDS_AT_ONCE):
-                runs |= await self._sql.rows.read_runs(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+            for part in _storable_parts(saga_ids):
+                runs |= await self._sql.rows.read_runs(self.engine, part)
         return runs
 
     async def claims(self, saga_ids: Sequence[str]) -> dict[str, Claim]:
         """The claim of each id that has one: its saga is about to start, or runs."""
         claimed: dict[str, Claim] = {}
         with self._readable():
-            for at in range(0, len(saga_ids), _IDS_AT_ONCE):
-                claimed |= await self._sql.claims.read_claims(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+            for part in _storable_parts(saga_ids):
+                claimed |= await self._sql.claims.read_claims(self.engine, part)
         return claimed
 
     async def machine(self, saga_id: str) -> str | None:
         """The state from which the saga can be undone, as :func:`sagas.protocol.payloads.pack_state` writes it."""
+        if not fits_guard_key(saga_id):
+            return None
         with self._readable():
             compressed = await self._sql.rows.read_machine(self.engine, saga_id)
         return None if compressed is None else to_packed_text(compressed)
@@ -124,14 +134,14 @@ class RunLedger:
         """The state of each id that has a row."""
         states: dict[str, str] = {}
         with self._readable():
-            for at in range(0, len(saga_ids), _IDS_AT_ONCE):
-                states |= await self._sql.rows.read_states(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+            for part in _storable_parts(saga_ids):
+                states |= await self._sql.rows.read_states(self.engine, part)
         return states
 
     async def known_sagas(self, saga_ids: Sequence[str]) -> dict[str, KnownSaga]:
         """Return those of these ids that exist already, as a row or as the claim of a bulk workflow."""
         with self._readable():
-            return await self._sql.batches.read_known(self.engine, saga_ids)
+            return await self._sql.batches.read_known(self.engine, [id for id in saga_ids if fits_guard_key(id)])
 
     async def count_batch(self, batch: str) -> dict[str, int]:
         """How many sagas with the label ``batch`` are in each state."""
@@ -165,6 +175,8 @@ class RunLedger:
 
     async def bulk_claim(self, saga_id: str) -> Claim | None:
         """The claim of the bulk workflow that runs this saga; None if none does."""
+        if not fits_guard_key(saga_id):
+            return None
         with self._readable():
             claim = await self._sql.claims.read_claim(self.engine, saga_id)
         return None if claim is None or claim.bulk_id is None else claim
@@ -247,6 +259,8 @@ class RunLedger:
 
     async def accesses(self, saga_id: str) -> builtins.list[AccessView]:
         """The newest records of who has seen the sensitive values of a saga or has operated it, in their order."""
+        if "\0" in saga_id:
+            return []
         with self._readable():
             return await self._sql.audit.read_accesses(self.engine, saga_id)
 
@@ -327,6 +341,13 @@ class RunLedger:
             raise LedgerUnavailable(
                 f"the ledger in {self._connection} does not answer: {self._sql.driver_message(error)}"
             ) from error
+
+
+def _storable_parts(saga_ids: Sequence[str]) -> Iterator[list[str]]:
+    """Those of the ids that a row can have, in parts for one query each."""
+    storable = [id for id in saga_ids if fits_guard_key(id)]
+    for at in range(0, len(storable), _IDS_AT_ONCE):
+        yield storable[at : at + _IDS_AT_ONCE]
 
 
 class NoLedger(RunLedger):
