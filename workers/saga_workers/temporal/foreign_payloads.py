@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from temporalio.converter import DataConverter
 
 from saga_activities.value_cipher import UnknownKey
 from saga_workers.temporal.data_converter import for_workflow_tasks
-from saga_workers.temporal.payload_codec import ENCRYPTED, without_codec
+from saga_workers.temporal.payload_codec import ENCRYPTED, ReadableOnly, without_codec
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
 UNREADABLE_PAYLOAD = (KeyError, RuntimeError, TypeError, UnknownKey, UnreadableValue, ValueError)
@@ -51,5 +52,7 @@ async def read_single_payload(payloads: Sequence[Payload], converter: DataConver
 
 
 async def read_foreign_failure(failure: Failure, converter: DataConverter) -> BaseException:
-    """The error of a failure; details that cannot be read are payloads."""
+    """The error of a failure; details that cannot be read are payloads as Temporal has them."""
+    if converter.payload_codec is not None:
+        converter = dataclasses.replace(converter, payload_codec=ReadableOnly(converter.payload_codec))
     return await for_workflow_tasks(converter).decode_failure(failure)

@@ -98,6 +98,21 @@ class WorkflowTaskCodec(PayloadCodec):
             return Payload(metadata={"encoding": MISSING_KEY_ENCODING}, data=key_id)
 
 
+class ReadableOnly(PayloadCodec):
+    """Decodes the payloads that ``codec`` can decode; the others stay as they are."""
+
+    def __init__(self, codec: PayloadCodec) -> None:
+        self._codec = codec
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """The payloads as ``codec`` encodes them."""
+        return await self._codec.encode(payloads)
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """The payloads in clear."""
+        return [await decrypted(payload, self._codec) for payload in payloads]
+
+
 async def decrypted(payload: Payload, codec: PayloadCodec | None) -> Payload:
     """A payload in its stored form, decrypted; as it is if the project does not have its key."""
     if codec is None:
