@@ -344,7 +344,7 @@ class RunLedger:
 
 
 def _storable_parts(saga_ids: Sequence[str]) -> Iterator[list[str]]:
-    """Those of the ids that a row can have, in parts for one query each."""
+    """The ids that a row can have, in parts for one query each."""
     storable = [id for id in saga_ids if fits_guard_key(id)]
     for at in range(0, len(storable), _IDS_AT_ONCE):
         yield storable[at : at + _IDS_AT_ONCE]
