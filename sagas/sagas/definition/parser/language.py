@@ -307,7 +307,11 @@ SAGA = MappingType(
         Field("labels", StringMap(MAX_LABELS, r"[A-Za-z0-9_.-]+"), "up to 10 searchable labels, plain text"),
         Field("input", Json(), "JSON Schema 2020-12 of the input"),
         Field("output", Json(), "what a finished saga returns; may contain expressions"),
-        Field("deadline", Duration(), "rolls back when it passes before the commit point; from when a worker first takes the saga"),
+        Field(
+            "deadline",
+            Duration(),
+            "rolls back when it passes before the commit point; from when a worker first takes the saga",
+        ),
         Field("warn_after", Duration(), "only raises OVERDUE; from the same time"),
         Field("recovery", Choice(("backward", "forward")), "`forward`: never undone, every step is retriable"),
         Field("defaults", DEFAULTS, "values for steps that have none of their own"),

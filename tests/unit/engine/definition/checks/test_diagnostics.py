@@ -50,6 +50,14 @@ def test_the_example_of_the_language_page_is_valid() -> None:
     assert diagnostics == []
 
 
+def test_a_command_may_be_undone_by_the_same_command() -> None:
+    """The headers of a command say whether it does or undoes."""
+    text = "saga: s\nsteps:\n  - {id: a, uses: kafka.request, with: {topic: t, value: 1}, compensate: kafka.request}\n"
+    text += "  - {id: b, uses: pass, pivot: true}\n"
+    _, diagnostics = parse_text(text, "s.saga.yaml", ProjectContext(Actions([]), {"shop": {"kind": "sql"}}))
+    assert [diagnostic for diagnostic in diagnostics if diagnostic.code == "SAGA236"] == []
+
+
 def _book(step: object, order: str) -> None: ...
 
 
