@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from sagas.errors import UsageError
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.cli.conftest import CommandLine, fresh, write_project
 from tests.integration.cli.test_start_and_show import until_shown
 
@@ -29,7 +32,8 @@ async def nested(
     """With a worker that also knows a saga with a nested one."""
     folder = tmp_path / "project"
     write_project(folder, temporal)
-    (folder / "group.saga.yaml").write_text(GROUP)
+    for name, text in {"group": GROUP, "convoy": CONVOY, "fleet": FLEET}.items():
+        (folder / f"{name}.saga.yaml").write_text(text)
     async with running_worker(Project(load_settings(config=str(folder / "saga.toml")))) as client:
         yield CommandLine(folder, capsys, client)
 
@@ -63,6 +67,41 @@ async def test_every_command_names_the_parked_child_of_a_blocked_parent(nested: 
     assert (await nested.saga("resolve", child, "car", "retry", "--reason", "they agreed")).code == 0
     watched = await nested.saga("--json", "watch", id, "--until", "parked", "--timeout", "60s")
     assert (watched.code, watched.json["state"], watched.json["parked"]) == (3, "COMPENSATED", [])
+
+
+CONVOY = """
+saga: convoy
+steps: [{id: asks, uses: saga, with: {name: ask, input: {}}}]
+"""
+FLEET = """
+saga: fleet
+steps: [{id: convoy, uses: saga, with: {name: convoy, input: {}}}]
+"""
+
+
+async def test_the_parents_of_a_paused_saga_say_so(nested: CommandLine) -> None:
+    id = fresh("fleet")
+    child = f"{id}/convoy/asks"
+    assert (await nested.saga("start", "fleet", "--id", id)).code == 0
+
+    async def has_begun() -> bool:
+        with contextlib.suppress(UsageError):  # nobody knows it yet
+            steps = (await nested.client.show(child))["steps"]
+            return bool(steps) and steps[0]["state"] == "DONE"
+        return False
+
+    await until(has_begun)
+    assert (await nested.saga("pause", child, "--reason", "the road is closed")).code == 0
+    paused = f"the nested saga {child} is paused by "
+    for parent, step in ((id, "convoy"), (f"{id}/convoy", "asks")):
+        shown = await nested.saga("show", parent)
+        assert f"{step} waits: {paused}" in shown.out, shown
+        assert f"`saga resume {child}` ends it" in shown.out
+    stuck = await until_shown(nested, ("list", "--stuck", "--saga", "fleet"), lambda rows: bool(rows))
+    assert [(row["id"], row["stuck"][0].startswith(f"convoy waits: {paused}")) for row in stuck] == [(id, True)]
+    assert (await nested.saga("resume", child)).code == 0
+    assert "waits: the nested" not in (await nested.saga("show", id)).out
+    await nested.client.cancel(id)
 
 
 async def test_blocked_sagas_free_their_slots_in_a_bulk_start(nested: CommandLine) -> None:

@@ -38,6 +38,7 @@ from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.parked_holders import ParkedHolders
+from saga_workers.views.paused_children import PausedChildren
 from saga_workers.views.prepared import add_reasons
 from saga_workers.views.reported_reasons import reported_reasons
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
@@ -95,7 +96,7 @@ async def _find_stuck(
     """The views of stuck sagas; some of them twice. ``seen``: the ids of those that have been listed already."""
     temporal = locator.temporal
     workers = Workers(temporal)
-    holders = ParkedHolders(locator, workers)
+    holders, children = ParkedHolders(locator, workers), PausedChildren(locator.within_temporal(), workers)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
     read = 0
@@ -105,7 +106,7 @@ async def _find_stuck(
         async with gate:
             try:
                 async with asyncio.timeout(RUN_TIMEOUT):
-                    return await inspect_run(locator, run, workers, holders, web_ui, databases)
+                    return await inspect_run(locator, run, workers, holders, children, web_ui, databases)
             except TimeoutError:
                 unreadable = f"{NOT_IN_TIME} {RUN_TIMEOUT:g} s"
             except RPCError as error:
@@ -242,6 +243,7 @@ async def inspect_run(
     run: RunInfo,
     workers: Workers,
     holders: ParkedHolders,
+    children: PausedChildren,
     web_ui: str | None,
     databases: DatabaseTraces,
 ) -> SagaView | None:
@@ -256,6 +258,7 @@ async def inspect_run(
         view, reasons = await with_earlier_saga(locator, described, view)
         reasons += await temporal_reasons(locator.temporal, described, workers, shown) + reported_reasons(view)
         reasons += await holders.reasons(view, reasons)
+        reasons += await children.reasons(view)
         if awaits_reply(view):
             reasons += [reply.text for reply in databases.refused.get(run.id.removesuffix(UNDO_SUFFIX), ())]
     elif (saga := await terminated_saga(locator, described.run, view)) is not None:

@@ -17,6 +17,7 @@ from saga_workers.temporal.temporal_runs import RunDescription
 from saga_workers.views.answering import Workers
 from saga_workers.views.notifications import exhausted_reasons
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
+from saga_workers.views.paused_children import PausedChildren
 from saga_workers.views.reported_reasons import reported_reasons
 from saga_workers.views.saga_view import read_view
 from sagas.builtins.messaging import REQUEST
@@ -71,6 +72,7 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
     view, reasons = await with_earlier_saga(locator, workflow, view)
     reasons += await temporal_reasons(locator.temporal, workflow, workers, shown) + reported_reasons(view)
     reasons += await ParkedHolders(locator, workers).reasons(view, wait_messages(view))
+    reasons += await PausedChildren(locator, workers).reasons(view)
     try:
         reasons += await _refused_replies(locator, view)
     except SagaError:
