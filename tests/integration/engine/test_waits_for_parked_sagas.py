@@ -12,6 +12,7 @@ from saga_activities.locks.tables import create_tables
 from saga_workers.client import Client
 from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.stuck.stuck_view import read_view_with_stuck
+from saga_workers.views.reported_reasons import unreported_reasons
 from saga_workers.views.saga_list import SagaFilter
 from sagas import Rejected
 from sagas.machine.locking import row_locks
@@ -79,7 +80,7 @@ async def shown_reasons(client: Client, id: str) -> list[str]:
         for operation in (step, step.compensation)
         if operation is not None and operation.error
     ]
-    return [*(view.stuck or ()), view.lock_wait or "", *(error.message or "" for error in errors)]
+    return [*unreported_reasons(view), view.lock_wait or "", *(error.message or "" for error in errors)]
 
 
 async def said_once(client: Client, id: str, holder: str) -> None:
