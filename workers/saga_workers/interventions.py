@@ -423,7 +423,7 @@ async def _require_key(locator: Locator, location: Location) -> None:
     if described is None:
         return
     try:
-        await first_input(locator.temporal, described)
+        await first_input(locator.temporal, described, locator.keys)
     except EncryptedInput as error:
         raise RefusedError(
             f"{location.saga_id} cannot be operated here: {error.message}", help="run the command where the key is"

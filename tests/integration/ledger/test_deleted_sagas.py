@@ -92,7 +92,7 @@ async def test_a_run_that_is_deleted_while_it_is_looked_at_has_no_events(stay: S
     assert not await was_never_accepted(temporal, seen.run)
     assert (await close_reason(temporal, seen.run)).kind == "terminated"
     assert await start_of_run(temporal, id, seen.run.run_id) is None
-    assert await first_input(temporal, seen) is None
+    assert await first_input(temporal, seen, None) is None
 
 
 async def test_rows_of_own_participants_are_not_those_of_nested_sagas(stay: Stay) -> None:

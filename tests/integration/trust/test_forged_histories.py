@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 import uuid
+import zlib
 from typing import Any
 
 import pytest
@@ -16,12 +18,22 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from saga_workers.client import Client
+from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_client import start_headers, to_header
+from saga_workers.temporal.temporal_runs import describe_run
 from sagas.definition.loader import parse_text
+from sagas.errors import RefusedError
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Started
-from sagas.protocol.payloads import DEFINITION_HEADER, LOAD_ACTIVITY, OWNER_HEADER, VERIFY_ACTIVITY, pack_state
+from sagas.protocol.payloads import (
+    DEFINITION_HEADER,
+    DETACHED_HEADER,
+    LOAD_ACTIVITY,
+    OWNER_HEADER,
+    VERIFY_ACTIVITY,
+    pack_state,
+)
 from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
@@ -127,6 +139,32 @@ async def test_the_answer_of_a_stranger_is_ignored(shop: Shop, activity: str) ->
         else:
             assert (await finished(client, handle.id))["state"] == "COMPLETED"
     assert shop.said == ([] if activity == VERIFY_ACTIVITY else ["x"])
+
+
+async def test_the_answer_of_a_stranger_is_not_the_input_of_a_saga(shop: Shop) -> None:
+    queue, id = shop.project.settings.temporal.task_queue, f"named-{uuid.uuid4()}"
+    async with running_worker(shop.project, no_remote_activities=True) as client:
+        handle = await client.temporal.start_workflow("own", {"text": "x"}, id=id, task_queue=queue)
+        forged = {**json.loads(shop.header(FORGED).data), "input": {"text": "y"}}
+        await answer(client, handle, LOAD_ACTIVITY, forged)
+        assert not (await client.start("own", {"text": "x"}, id=id)).started
+        with pytest.raises(RefusedError, match="has been started with another input"):
+            await client.start("own", {"text": "y"}, id=id)
+        await handle.terminate("the end of the test")
+
+
+async def test_the_state_that_a_stranger_starts_with_is_not_unpacked(shop: Shop) -> None:
+    """A few bytes of it may stand for many, and it may be nested without end."""
+    queue, id = shop.project.settings.temporal.task_queue, f"detached-{uuid.uuid4()}"
+    packed = base64.b85encode(zlib.compress(b'{"input":' + b"[" * 5_000 + b"]" * 5_000 + b"}")).decode()
+    async with await Client.connect(shop.project) as client:
+        with start_headers({DETACHED_HEADER: {"key": "x", "hmac": "y"}}):
+            handle = await client.temporal.start_workflow("own", {"machine": packed}, id=id, task_queue=queue)
+        described = await describe_run(client.temporal, id)
+        assert described is not None
+        assert await first_input(client.temporal, described, client.locator.keys) == {"machine": packed}
+        assert await first_input(client.temporal, described, None) == {"machine": packed}
+        await handle.terminate("the end of the test")
 
 
 STATES: dict[str, str] = {}

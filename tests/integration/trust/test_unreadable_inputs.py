@@ -79,7 +79,7 @@ async def test_a_run_in_an_unreadable_form_does_not_end_the_list(form: str, proj
         described = await describe_run(client.temporal, taken)
         assert described is not None
         with pytest.raises(EncryptedInput if form == "encrypted" else ForeignInput):
-            await first_input(client.temporal, described)
+            await first_input(client.temporal, described, client.locator.keys)
         with pytest.raises(RefusedError, match=EXPECTED[form]):
             await client.start("keeps", {"card": CARD}, id=taken)
         verdicts = {saga.verdict for saga in await find_lost(client.locator, own, suspects=[taken])}

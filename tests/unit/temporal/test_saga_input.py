@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import temporalio.converter
 from temporalio.api.common.v1 import ActivityType, Payload
 from temporalio.api.enums.v1 import EventType
@@ -20,7 +21,9 @@ async def payload(value: Any) -> Payload:
     return encoded
 
 
-async def test_the_check_is_found_after_a_first_task_that_timed_out() -> None:
+@pytest.mark.parametrize("retries", [0, 300])
+async def test_the_check_is_found_after_a_first_task_that_timed_out(retries: int) -> None:
+    """Answers that do not count may come before it, each with a timer."""
     started, scheduled, completed = (
         HistoryEvent(event_type=EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED),
         HistoryEvent(event_type=EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED),
@@ -41,8 +44,10 @@ async def test_the_check_is_found_after_a_first_task_that_timed_out() -> None:
         )
     ]
 
+    timer = HistoryEvent(event_type=EventType.EVENT_TYPE_TIMER_STARTED)
+
     async def events(**_: Any) -> AsyncIterator[HistoryEvent]:
-        for number, event in enumerate([started, *task, scheduled, completed], 1):
+        for number, event in enumerate([started, *task, scheduled, *[timer] * retries, completed], 1):
             event.event_id = number
             yield event
 
@@ -53,6 +58,6 @@ async def test_the_check_is_found_after_a_first_task_that_timed_out() -> None:
     run: Any = SimpleNamespace(id="stay-1", run_id="run", raw=SimpleNamespace(first_run_id="run"))
     described: Any = SimpleNamespace(run=run)
 
-    read = await read_input(temporal, described)
+    read = await read_input(temporal, described, None)
 
     assert (read.value, read.is_whole) == ({"city": "rome", "nights": 1}, True)

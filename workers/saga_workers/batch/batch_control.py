@@ -181,7 +181,7 @@ async def _failed_in_ledger(locator: Locator, batch: str, sagas: list[FailedSaga
             if row.input_digest != input_digest(input):
                 # A view keeps a long input only in part, and nothing sensitive.
                 run = (await locator.within_temporal().locate(view.id)).run
-                input = None if run is None else await first_input(locator.temporal, run)
+                input = None if run is None else await first_input(locator.temporal, run, locator.keys)
             if row.input_digest == input_digest(input):
                 sagas.append(FailedSaga(view.id, view.saga, input))
             else:
@@ -202,7 +202,7 @@ async def _failed_in_temporal(locator: Locator, batch: str, task_queue: str, sag
             continue
         described = await describe_run(temporal, run.id, run.run_id)
         if described is not None:
-            sagas.append(FailedSaga(run.id, run.workflow_type, await first_input(temporal, described)))
+            sagas.append(FailedSaga(run.id, run.workflow_type, await first_input(temporal, described, locator.keys)))
 
 
 async def cancel_members(locator: Locator, saga_ids: Sequence[str], request: Mapping[str, Any]) -> dict[str, str]:

@@ -18,11 +18,11 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from saga_workers.bulk.signed_departures import departed_from
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.saga_runs import describe_saga_run
+from saga_workers.temporal.signed_departures import departed_from
 from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.temporal.temporal_runs import RunDescription
 from sagas.definition.snapshot import from_snapshot

@@ -228,7 +228,7 @@ class Locator:
             return None
         if described.run.workflow_type == claim.saga:
             with contextlib.suppress(UnreadableRunInput):  # then nobody can say that the claim is that of this run
-                digest = input_digest(await first_input(self.temporal, described))
+                digest = input_digest(await first_input(self.temporal, described, self.keys))
                 if may_equal(claim.input_digest, digest):
                     return None
         [member] = await self.members([claim])

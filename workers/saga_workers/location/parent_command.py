@@ -34,7 +34,7 @@ async def _has_started(locator: _Reader, parent: Location, child: str, origin: O
     """
     began = origin.started_at
     if parent.run is not None:
-        if not same_owner(await root_start_of_run(locator.temporal, parent.run), origin.root_start):
+        if not same_owner(await root_start_of_run(locator.temporal, parent.run, locator.keys), origin.root_start):
             return False
         run = parent.run.run
         if was_started_by(run, began):

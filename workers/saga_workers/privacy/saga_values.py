@@ -35,7 +35,7 @@ async def read_input(locator: Locator, location: Location) -> Any:
     if location.run is None:
         return None
     try:
-        return await first_input(locator.temporal, location.run)
+        return await first_input(locator.temporal, location.run, locator.keys)
     except (UnreadableRunInput, RPCError):
         return None
 

@@ -92,7 +92,7 @@ async def write_row(locator: Locator, saga_id: str) -> str:
         saga_id=view.id,
         labels=view.labels,
         updated_at=last.close_time or _parked_at(view) or last.start_time,
-        input_digest=input_digest(await first_input(temporal, described)),
+        input_digest=input_digest(await first_input(temporal, described, locator.keys)),
         machine=machine,
         root_start=await nested_root_start(described.run),
     )

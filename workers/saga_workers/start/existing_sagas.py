@@ -254,7 +254,7 @@ class ExistingSagas:
 
         One that no worker has checked yet is completed as the worker will do it.
         """
-        read = await read_input(self._locator.temporal, run)
+        read = await read_input(self._locator.temporal, run, self._locator.keys)
         if read.is_whole:
             return input_digest(read.value)
         value, _ = await INPUT_CHECKS.run(lambda: _validated(self._definition, read.value), caller=self._name)

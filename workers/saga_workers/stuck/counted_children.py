@@ -39,7 +39,7 @@ async def counts_as_done(locator: Locator, parent: str, child: str, root_start: 
     try:
         location = await locator.locate(parent)
         if location.run is not None:
-            start = await root_start_of_run(locator.temporal, location.run)
+            start = await root_start_of_run(locator.temporal, location.run, locator.keys)
         else:
             start = "" if location.row is None else location.row.start_of_root
         return same_owner(start, root_start) and _has_as_done(await read_view(locator, parent), child)

@@ -78,7 +78,7 @@ async def is_parked_undo(locator: Locator, location: Location, view: SagaView) -
     parked = await story_in_ledger(locator.ledger, view.id, view.saga, view.generation, None, root_start)
     if parked is None or parked.phase != "backward" or parked.state in OVER:
         return False
-    digest = input_digest(await first_input(locator.temporal, described))
+    digest = input_digest(await first_input(locator.temporal, described, locator.keys))
     own = await story_in_ledger(locator.ledger, view.id, view.saga, view.generation, digest, root_start)
     return own is not None
 

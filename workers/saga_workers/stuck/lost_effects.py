@@ -114,7 +114,7 @@ async def has_no_run(locator: Locator, location: Location, effects: Sequence[Rec
     if origin is None:
         return is_gone
     async for run in _runs_of(locator.temporal, location):
-        if run.running or not await _is_of(locator.temporal, run, origin):
+        if run.running or not await _is_of(locator, run, origin):
             continue
         if run.ended_from_outside:
             return is_gone
@@ -136,7 +136,7 @@ async def _is_accounted_for(locator: Locator, location: Location, start: _Record
     if await _is_undone_by_run(locator, location, origin):
         return True
     async for run in _runs_of(locator.temporal, location):
-        if not await _is_of(locator.temporal, run, origin):
+        if not await _is_of(locator, run, origin):
             continue
         is_newest = location.run is not None and location.run.run.run_id == run.run_id
         if run.running:
@@ -169,25 +169,25 @@ async def _runs_of(temporal: Temporal, location: Location) -> AsyncIterator[RunI
             yield run
 
 
-async def _is_of(temporal: Temporal, run: RunInfo, origin: Origin) -> bool:
+async def _is_of(locator: Locator, run: RunInfo, origin: Origin) -> bool:
     if not same_owner(await nested_root_start(run), origin.root_start):
         return False
     if was_open_at_start(run, origin):
         return True
     if run.workflow_type != origin.saga or was_closed_before(run, origin.started_at):
         return False
-    described = await describe_run(temporal, run.id, run.run_id)
+    described = await describe_run(locator.temporal, run.id, run.run_id)
     if described is None:
         return False
     # Without a digest the values of the saga are forgotten, and with them those of its runs.
     if not origin.input_digest:
         return True
     try:
-        if same_start(origin, run.workflow_type, await first_input(temporal, described)):
+        if same_start(origin, run.workflow_type, await first_input(locator.temporal, described, locator.keys)):
             return True
     except ForeignInput:
         return False
-    return await _continues(temporal, run, origin)
+    return await _continues(locator.temporal, run, origin)
 
 
 async def _continues(temporal: Temporal, run: RunInfo, origin: Origin) -> bool:

@@ -42,7 +42,7 @@ async def find_missing_parent(locator: Locator, saga_id: str, origin: Origin) ->
         if location.run is None or location.run.never_accepted:
             return None if _is_known(location, origin) else MissingParent(parent)
         run = location.run.run
-        is_same = same_owner(await root_start_of_run(locator.temporal, location.run), origin.root_start)
+        is_same = same_owner(await root_start_of_run(locator.temporal, location.run, locator.keys), origin.root_start)
         if not is_same or not await _has_child(locator, run, child, began):
             return MissingParent(parent, run)
         if not run.ended_by_itself or (await outcome_of(locator, run)).state != "COMPLETED":
@@ -95,7 +95,11 @@ async def missing_starts(locator: Locator, settings: Settings, location: Locatio
 async def _present_start(locator: Locator, location: Location) -> str | None:
     """The start of the saga that has the id now, empty if it is not known; None without one."""
     if location.run is not None:
-        return None if location.run.never_accepted else await root_start_of_run(locator.temporal, location.run)
+        return (
+            None
+            if location.run.never_accepted
+            else await root_start_of_run(locator.temporal, location.run, locator.keys)
+        )
     if location.member is not None:
         return start_of(location.member.claim.saga, location.member.claim.input_digest)
     return None if location.row is None else location.row.start_of_root

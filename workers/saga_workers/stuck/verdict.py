@@ -265,7 +265,9 @@ async def replaced_saga(
     began = format_timestamp(origin.started_at)
     began_later = view is not None and view.generation == origin.generation and view.started_at != began
     workflow_type = described.run.workflow_type
-    if not began_later and same_start(origin, workflow_type, await first_input(locator.temporal, described)):
+    if not began_later and same_start(
+        origin, workflow_type, await first_input(locator.temporal, described, locator.keys)
+    ):
         return None
     holds = (open_effects(effects),)
     if await has_ended_before(locator, saga_id, origin):

@@ -13,6 +13,7 @@ from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
 from sagas.protocol.locks import owner_id
 from sagas.protocol.origin import start_of
 from sagas.protocol.payloads import ROOT_START_MEMO, UNDO_SUFFIX, input_digest
+from sagas.settings.signing_keys import SigningKeys
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
 
@@ -25,10 +26,12 @@ async def nested_root_start(run: RunInfo) -> str:
     return value if isinstance(value, str) else ""
 
 
-async def root_start_of_run(temporal: Temporal, described: RunDescription) -> str:
-    """The start of the root saga of the saga with this run."""
+async def root_start_of_run(temporal: Temporal, described: RunDescription, keys: SigningKeys | None) -> str:
+    """The start of the root saga of the saga with this run. ``keys``: see
+    :func:`saga_workers.temporal.saga_input.read_input`.
+    """
     run = described.run
     if owner_id(run.id) != run.id.removesuffix(UNDO_SUFFIX):
         return await nested_root_start(run)
-    input = await first_input(temporal, described)
+    input = await first_input(temporal, described, keys)
     return "" if input is None else start_of(run.workflow_type, input_digest(input))

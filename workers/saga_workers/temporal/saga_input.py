@@ -13,19 +13,27 @@ from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes, HistoryEvent
 from temporalio.client import Client as Temporal
 
 from saga_activities.value_cipher import UnknownKey
 from saga_workers.temporal.foreign_payloads import read_foreign_payload
 from saga_workers.temporal.run_history import events_of_run
-from saga_workers.temporal.temporal_runs import RunDescription
+from saga_workers.temporal.signed_calls import is_signed_answer
+from saga_workers.temporal.signed_departures import departed_from
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
 from sagas.errors import RefusedError
-from sagas.protocol.payloads import DEFINITION_HEADER, DETACHED_HEADER, LOAD_ACTIVITY, VERIFY_ACTIVITY, unpack_state
+from sagas.protocol.payloads import DEFINITION_HEADER, LOAD_ACTIVITY, VERIFY_ACTIVITY, unpack_state
+from sagas.settings.signing_keys import SigningKeys
 from sagas.workflow.json_payloads import UnreadableValue
 
 _FIRST_EVENTS = 40
 """Events of a history among which the check of its start is looked for."""
+
+_MOST_EVENTS = 4_000
+"""Events among which it is looked for while it has no answer that counts: any client can complete it by its id, and
+then it is asked again ten seconds later.
+"""
 
 
 class UnreadableRunInput(RefusedError):
@@ -48,29 +56,30 @@ class SagaInput:
     is_whole: bool = True
 
 
-async def first_input(temporal: Temporal, described: RunDescription) -> Any:
+async def first_input(temporal: Temporal, described: RunDescription, keys: SigningKeys | None) -> Any:
     """The input of a saga, as :func:`read_input` reads it. Raises UnreadableRunInput."""
-    return (await read_input(temporal, described)).value
+    return (await read_input(temporal, described, keys)).value
 
 
-async def read_input(temporal: Temporal, described: RunDescription) -> SagaInput:
+async def read_input(temporal: Temporal, described: RunDescription, keys: SigningKeys | None) -> SagaInput:
     """The saga's input: that of the first run of a chain that was continued as new; None if it had none, or if the
     history is deleted.
 
-    A saga that has left a bulk workflow was started with its state, which contains it. Raises UnreadableRunInput.
+    A saga that has left a bulk workflow was started with its state, which contains it. ``keys``: those that verify
+    that, and what a worker has recorded; None if the project accepts anything. Raises UnreadableRunInput.
     """
     id, first_run = described.run.id, described.run.raw.first_run_id or described.run.run_id
-    start = _Start()
-    async for event in events_of_run(temporal, id, first_run, page_size=_FIRST_EVENTS):
-        start.add(event)
-        if event.event_id >= _FIRST_EVENTS or start.is_over:
+    start = _Start(described.run, keys)
+    async for event in events_of_run(temporal, id, first_run):
+        await start.add(event)
+        if start.is_over:
             break
     if start.attributes is None:
         return SagaInput(None)
     headers = start.attributes.header.fields
     values = await _decode(temporal, id, start.attributes.input.payloads)
     value = values[0] if values else None
-    if DETACHED_HEADER in headers:
+    if await departed_from(described.run, start.attributes, keys) is not None:
         return SagaInput(_input_of_state(value))
     if start.answer is None:
         return SagaInput(value, is_whole=DEFINITION_HEADER in headers)
@@ -90,40 +99,52 @@ async def _decode(temporal: Temporal, id: str, payloads: Sequence[Payload]) -> l
 
 
 class _Start:
-    """The first events of a run. ``answer``: the last one of a worker that was asked whether the saga may start."""
+    """The first events of a run. ``answer``: the last one of a worker of the project that was asked whether the saga
+    may start.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, run: RunInfo, keys: SigningKeys | None) -> None:
         self.attributes: Any = None
         self.answer: Any = None
         self.was_loaded = False
+        self.is_over = False
+        """True if no later event tells more."""
+        self._run, self._keys = run, keys
         self._tasks = 0
-        self._checks: dict[int, str] = {}
+        self._checks: dict[int, ActivityTaskScheduledEventAttributes] = {}
 
-    @property
-    def is_over(self) -> bool:
-        """True if the start needed no check."""
-        return self._tasks > 1 and not self._checks
+    async def add(self, event: HistoryEvent) -> None:
+        await self._read(event)
+        needs_no_check = self._tasks > 1 and not self._checks
+        most = _MOST_EVENTS if self._checks and self.answer is None else _FIRST_EVENTS
+        self.is_over = needs_no_check or event.event_id >= most
 
-    def add(self, event: HistoryEvent) -> None:
+    async def _read(self, event: HistoryEvent) -> None:
         match event.event_type:
             case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
                 self.attributes = event.workflow_execution_started_event_attributes
             case EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:  # the first may time out
                 self._tasks += 1
             case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-                name = event.activity_task_scheduled_event_attributes.activity_type.name
-                if name in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
-                    self._checks[event.event_id] = name
+                call = event.activity_task_scheduled_event_attributes
+                if call.activity_type.name in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
+                    self._checks[event.event_id] = call
             case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
                 completed = event.activity_task_completed_event_attributes
-                if (name := self._checks.get(completed.scheduled_event_id)) is not None and completed.result.payloads:
-                    self.answer, self.was_loaded = completed.result.payloads[0], name == LOAD_ACTIVITY
+                call, answers = self._checks.get(completed.scheduled_event_id), completed.result.payloads
+                if call is not None and await self._counts(call, answers):
+                    [self.answer], self.was_loaded = answers, call.activity_type.name == LOAD_ACTIVITY
             case _:
                 pass
+
+    async def _counts(self, call: ActivityTaskScheduledEventAttributes, answers: Sequence[Payload]) -> bool:
+        if self._keys is None or not self._keys.keys:
+            return len(answers) == 1
+        return await is_signed_answer(call, answers, self._run, self._keys)
 
 
 def _input_of_state(value: Any) -> Any:
     try:
         return unpack_state(value["machine"])["input"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, RecursionError, TypeError, ValueError):
         return value  # any client may send the header

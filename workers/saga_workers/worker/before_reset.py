@@ -325,7 +325,7 @@ async def _root_start(locator: Locator, run: RunInfo) -> str:
     described = await describe_run(locator.temporal, run.id, run.run_id)
     if described is None or run.id.endswith(UNDO_SUFFIX):
         return await nested_root_start(run)
-    return await root_start_of_run(locator.temporal, described)
+    return await root_start_of_run(locator.temporal, described, locator.keys)
 
 
 def _is_own(state: Mapping[str, Any], saga: str, root_start: str) -> bool:

@@ -11,10 +11,10 @@ from temporalio.api.enums.v1 import ContinueAsNewInitiator
 from temporalio.api.history.v1 import WorkflowExecutionStartedEventAttributes
 from temporalio.client import Client as Temporal
 
-from saga_workers.bulk.signed_departures import departed_from
 from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_single_payload
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.run_times import PRECISION
+from saga_workers.temporal.signed_departures import departed_from
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
 from sagas.protocol.payloads import DEFINITION_HEADER, EARLIER_HEADERS, RESUMED_HEADER, SIGNATURE_HEADER
 from sagas.protocol.signed_content import start_content

@@ -207,7 +207,7 @@ async def _may_be_continued(locator: Locator, run: RunInfo) -> bool:
     described = await describe_run(locator.temporal, run.id, run.run_id)
     if described is None or last.run.workflow_type != run.workflow_type:
         return described is not None
-    starts = [await root_start_of_run(locator.temporal, each) for each in (described, last)]
+    starts = [await root_start_of_run(locator.temporal, each, locator.keys) for each in (described, last)]
     return not same_owner(*starts)
 
 
