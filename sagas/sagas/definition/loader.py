@@ -144,12 +144,13 @@ _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 def find_definition_files(paths: Iterable[Path | str]) -> list[Path]:
     """Given files as they are; in given folders every `*.saga.yaml`, and any other YAML file with a `saga:` key.
 
-    A path that does not exist is kept, so that reading it produces a diagnostic.
+    A path that does not exist is kept, so that reading it produces a diagnostic. A file to which several paths lead, as
+    by a symbolic link, is given once, by the first of them.
     """
-    files: dict[Path, None] = {}
+    files: dict[str, Path] = {}
     for path in map(Path, paths):
         if not os.path.isdir(path):  # unlike Path.is_dir, it takes a name that is too long
-            files[path] = None
+            files.setdefault(_real_path(path), path)
             continue
         for folder, folders, names in os.walk(path):
             folders[:] = sorted(
@@ -157,8 +158,15 @@ def find_definition_files(paths: Iterable[Path | str]) -> list[Path]:
             )
             for name in sorted(names):
                 if name.endswith((".yaml", ".yml")) and _is_definition(Path(folder) / name):
-                    files[Path(folder) / name] = None
-    return list(files)
+                    files.setdefault(_real_path(Path(folder) / name), Path(folder) / name)
+    return list(files.values())
+
+
+def _real_path(path: Path) -> str:
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):
+        return str(path)  # reading it tells what is wrong
 
 
 def _is_definition(path: Path) -> bool:

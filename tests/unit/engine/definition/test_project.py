@@ -51,6 +51,18 @@ def test_of_two_definitions_of_the_same_name_none_is_used(tmp_path: Path) -> Non
     assert [diagnostic.code for diagnostic in actual_project.diagnostics] == ["SAGA111", "SAGA111"]
 
 
+@pytest.mark.parametrize("second", ["definitions", "definitions/sub/..", "linked", "."])
+def test_a_file_to_which_several_paths_lead_is_one_definition(tmp_path: Path, second: str) -> None:
+    (tmp_path / "definitions" / "sub").mkdir(parents=True)
+    (tmp_path / "definitions" / "pay.saga.yaml").write_text(PAY)
+    (tmp_path / "definitions" / "same.saga.yaml").symlink_to("pay.saga.yaml")
+    (tmp_path / "linked").symlink_to("definitions")
+    (tmp_path / "saga.toml").write_text(f'definitions = ["definitions", "{second}"]\n')
+    actual_project = Project(load_settings(config=str(tmp_path / "saga.toml")))
+    assert actual_project.definition("pay").saga == "pay"
+    assert (list(actual_project.definitions), actual_project.diagnostics) == (["pay"], [])
+
+
 def test_an_unknown_saga_is_reported_with_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean pay"):
         project(tmp_path, a=PAY).definition("pya")
