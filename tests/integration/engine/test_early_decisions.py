@@ -27,7 +27,7 @@ async def test_a_decision_before_the_begin_of_a_run_is_carried_out(env: Environm
     assert env.project is not None
     async with await Client.connect(env.project) as client:
         queue = env.project.settings.temporal.task_queue
-        undo = await start_undo(client.temporal, id, "stuck", queue, reason="lost", who="ada", closed="terminated")
+        undo = await start_undo(client.locator, id, "stuck", queue, reason="lost", who="ada", closed="terminated")
         decision = {"step": "a", "decision": "retry", "reason": "open again", "who": "ada"}
         deciding = asyncio.create_task(client.temporal.get_workflow_handle(undo).execute_update("resolve", decision))
         async with env.again() as client:

@@ -84,7 +84,7 @@ async def test_either_the_undo_or_the_forget_is_refused(project: Project, tmp_pa
             await client.locator.ledger.begin_forgetting([late], who="ada", reason="asked")
             for _ in range(100):  # as many as are listed
                 await client.locator.ledger.record_access(late, "pause", who="bob", reason=None)
-            await start_undo(client.temporal, late, "orders", queue, reason="returned", who="bob")
+            await start_undo(client.locator, late, "orders", queue, reason="returned", who="bob")
             with pytest.raises(Exception, match="failed"):
                 await client.temporal.get_workflow_handle(f"{late}~undo").result()
             assert (await state_of(client, late), "late" in bills(shop)) == ("COMPLETED", True)
@@ -95,7 +95,7 @@ async def test_either_the_undo_or_the_forget_is_refused(project: Project, tmp_pa
             lost = await completed(client, "lost")
             with psycopg.connect(shop.replace("+psycopg", ""), autocommit=True) as database:
                 database.execute("delete from saga_image where saga_id = %s", (lost,))
-            await start_undo(client.temporal, lost, "orders", queue, reason="returned", who="bob")
+            await start_undo(client.locator, lost, "orders", queue, reason="returned", who="bob")
 
             async def parked() -> SagaView | None:
                 view = await with_accesses(client.locator, await read_view(client.locator, lost))
@@ -121,7 +121,7 @@ async def test_either_the_undo_or_the_forget_is_refused(project: Project, tmp_pa
                 assert is_undone or isinstance(ended[1], RefusedError) or records(shop, saga_id) == 1
 
         # Without a worker the undo has begun and has done nothing yet: the forget leaves it its images.
-        await start_undo(client.temporal, early, "orders", queue, reason="returned", who="bob")
+        await start_undo(client.locator, early, "orders", queue, reason="returned", who="bob")
         subject_command = ["forget", early, "--reason", "asked", "--yes"]
         refused = run_command(subject_command, tmp_path)
         assert (refused.returncode, records(shop, early)) == (9, 0), refused
