@@ -49,6 +49,7 @@ async def test_an_unknown_number_raises_nothing_at_any_depth(name: str, depth: i
     for each in (failure, nexus):
         assert isinstance(read(each), Exception)
         assert isinstance(await read_foreign_failure(each, EXACT_CONVERTER), Exception)
+        assert isinstance(await EXACT_CONVERTER.decode_failure(each), Exception), "as a client reads an end"
 
 
 def test_all_else_of_the_failure_is_read() -> None:

@@ -109,9 +109,7 @@ def for_workflow_tasks(converter: DataConverter) -> DataConverter:
     codec = converter.payload_codec
     if isinstance(codec, EncryptingCodec):
         converter = dataclasses.replace(converter, payload_codec=WorkflowTaskCodec(codec))
-    if converter.failure_converter_class is DefaultFailureConverter:
-        converter = dataclasses.replace(converter, failure_converter_class=WorkflowFailureConverter)
-    return converter
+    return _for_any_failures(converter)
 
 
 def with_codec(converter: DataConverter, settings: Settings) -> DataConverter:
@@ -141,14 +139,25 @@ def project_client(client: Client, settings: Settings) -> Client:
     A codec that the client has stays. All that our clients send and read is JSON, so another payload converter is not
     needed, whatever the given client has for its own workflows.
     """
-    converter = with_codec(client.data_converter, settings)
-    if converter is client.data_converter and converter.payload_converter_class is ExactPayloadConverter:
+    converter = _exact(with_codec(client.data_converter, settings))
+    if _parts(converter) == _parts(client.data_converter):
         return client
-    return Client(**{**client.config(), "data_converter": _exact(converter)})  # pyright: ignore[reportArgumentType]
+    return Client(**{**client.config(), "data_converter": converter})  # pyright: ignore[reportArgumentType]
+
+
+def _parts(converter: DataConverter) -> tuple[object, ...]:
+    return converter.payload_converter_class, converter.failure_converter_class, converter.payload_codec
 
 
 def _exact(converter: DataConverter) -> DataConverter:
-    return dataclasses.replace(converter, payload_converter_class=ExactPayloadConverter)
+    """The converter with exact numbers, and for any failures: a client also reads those of others."""
+    return _for_any_failures(dataclasses.replace(converter, payload_converter_class=ExactPayloadConverter))
+
+
+def _for_any_failures(converter: DataConverter) -> DataConverter:
+    if converter.failure_converter_class is not DefaultFailureConverter:
+        return converter
+    return dataclasses.replace(converter, failure_converter_class=WorkflowFailureConverter)
 
 
 EXACT_CONVERTER = _exact(DataConverter.default)
