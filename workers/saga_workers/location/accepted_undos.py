@@ -10,6 +10,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes
 from temporalio.client import Client as Temporal
 
+from saga_workers.temporal.claimed_states import CLOCKS_DIFFER
 from saga_workers.temporal.run_history import readable_events, start_of_run
 from saga_workers.temporal.saga_runs import was_accepted
 from saga_workers.temporal.signed_calls import calling_run, is_signed_answer, is_signed_call
@@ -35,6 +36,24 @@ async def is_accepted_undo(temporal: Temporal, run: RunInfo, keys: SigningKeys |
         return True
     first = await describe_run(temporal, run.id, started.first_execution_run_id)
     return first is not None and await _has_signed_load(temporal, first.run, keys)
+
+
+async def may_undo(temporal: Temporal, run: RunInfo, keys: SigningKeys | None) -> bool:
+    """True if the open run with the id of an undo, on the task queue of the project, undoes the saga, or its next task
+    decides about that: no task of it is completed yet, and none is delayed.
+    """
+    if run.begins_at > datetime.now(UTC) + CLOCKS_DIFFER:
+        return False
+    if keys is None or not keys.keys or not await _has_completed_task(temporal, run):
+        return True
+    return await _has_signed_call(temporal, run, keys) or await is_accepted_undo(temporal, run, keys)
+
+
+async def _has_completed_task(temporal: Temporal, run: RunInfo) -> bool:
+    async for event in readable_events(temporal, run):
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            return True
+    return False
 
 
 async def _has_signed_load(temporal: Temporal, run: RunInfo, keys: SigningKeys) -> bool:

@@ -184,8 +184,16 @@ class Locator:
         return await effects_of_sagas(self.settings, await nested_sagas(self.settings, saga_id))
 
     async def undo_of(self, run: RunInfo) -> RunDescription | None:
-        """The newest run that undoes this one; None if there is none."""
-        return await self._undo(run.id, run.workflow_type, run.start_time)
+        """The newest run that undoes this one; None if there is none.
+
+        One that anybody may have closed has not undone a saga that was closed from outside, which is to be continued.
+        """
+        undo = await self._undo(run.id, run.workflow_type, run.start_time)
+        if undo is not None and run.ended_from_outside and undo.run.ended_by_itself:
+            outcome = await outcome_of(self, undo.run)
+            if outcome.doubt == UNVERIFIED and outcome.row is None:
+                return None
+        return undo
 
     async def members(self, claims: Sequence[Claim], *, without: Collection[str] = ()) -> list[BulkMember]:
         """The claims of bulk workflows, each with its bulk workflow, which is asked for once."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from temporalio.client import Client as Temporal
 
 from saga_workers.location.location import Location
-from saga_workers.location.verified_outcomes import OutcomeReader, outcome_of
+from saga_workers.location.verified_outcomes import OutcomeReader, outcome_of, state_of
 from saga_workers.temporal.claimed_states import visible_state
 from saga_workers.temporal.root_starts import root_start_of_run
 from saga_workers.temporal.run_times import PRECISION, was_closed_before, was_started_by
@@ -25,7 +25,7 @@ async def is_undone(locator: _Reader, parent: Location, child: str, origin: Orig
     """True if the saga that has started the nested one with this ``origin`` is undone, as far as Temporal alone or the
     ledger tells: then it starts no nested saga again. Raises LedgerUnavailable, RPCError.
     """
-    return _ends_undone(parent) and await _has_started(locator, parent, child, origin)
+    return await _ends_undone(locator, parent) and await _has_started(locator, parent, child, origin)
 
 
 async def _has_started(locator: _Reader, parent: Location, child: str, origin: Origin) -> bool:
@@ -51,10 +51,10 @@ async def _has_started(locator: _Reader, parent: Location, child: str, origin: O
     return view is not None and child in {nested.id for nested in view.children}
 
 
-def _ends_undone(parent: Location) -> bool:
+async def _ends_undone(locator: _Reader, parent: Location) -> bool:
     newest = parent.undo or parent.run
     if newest is not None:
-        return not newest.never_accepted and visible_state(newest.run) == "COMPENSATED"
+        return not newest.never_accepted and await state_of(locator, newest.run) == "COMPENSATED"
     return parent.row is not None and parent.row.view.state == "COMPENSATED"
 
 
@@ -66,7 +66,7 @@ async def parent_command(locator: _Reader, saga_id: str, parent: Location, origi
     if run is None:
         if await is_undone(locator, parent, saga_id, origin):
             return saga_command("resume", saga_id)
-        is_gone = parent.kind in ("unknown", "terminated") or _ends_undone(parent)
+        is_gone = parent.kind in ("unknown", "terminated") or await _ends_undone(locator, parent)
         return saga_command("resume" if is_gone else "show", parent.saga_id)
     step = saga_id.removeprefix(f"{parent.saga_id}/").partition("@")[0]
     attributes = run.run.attributes

@@ -19,6 +19,7 @@ from temporalio.api.enums.v1 import ContinueAsNewInitiator
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 
+from saga_workers.location.accepted_undos import may_undo
 from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
@@ -205,7 +206,7 @@ async def _continues(temporal: Temporal, run: RunInfo, origin: Origin) -> bool:
 
 async def _is_undone_by_run(locator: Locator, location: Location, origin: Origin) -> bool:
     """True if a run that undoes or continues the saga is open, or has ended by itself: not one that anybody has started
-    on another task queue, where no worker has accepted it.
+    on another task queue, where no worker has accepted it, or for a later time, or whose tasks he takes.
     """
     undo = await describe_saga_run(locator.temporal, location.saga_id + UNDO_SUFFIX)
     if undo is None or undo.never_accepted or undo.run.workflow_type != origin.saga:
@@ -218,9 +219,9 @@ async def _is_undone_by_run(locator: Locator, location: Location, origin: Origin
     if not run.running:
         is_doubtful = (await outcome_of(locator, run)).doubt == UNVERIFIED
         return not is_doubtful or await _has_ended(locator, location, origin)
-    return is_on_own_queue(locator, run) or (
-        await is_served(locator, run) and await was_accepted(locator.temporal, run)
-    )
+    if is_on_own_queue(locator, run):
+        return await may_undo(locator.temporal, run, locator.keys)
+    return await is_served(locator, run) and await was_accepted(locator.temporal, run)
 
 
 async def _has_ended(locator: Locator, location: Location, origin: Origin) -> bool:

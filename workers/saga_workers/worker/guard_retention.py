@@ -24,7 +24,7 @@ from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.claimed_states import carried_start, closed_view
 from saga_workers.temporal.root_starts import root_start_of_run
-from saga_workers.temporal.saga_runs import was_never_accepted
+from saga_workers.temporal.saga_runs import was_never_accepted, was_refused
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, describe_run, list_runs
 from saga_workers.worker.earlier_starts import has_begun_before
@@ -186,12 +186,12 @@ async def _earliest_start(locator: Locator, runs: AsyncIterator[RunInfo], before
 
 async def _undoable_runs(locator: Locator, query: str) -> AsyncIterator[RunInfo]:
     async for run in list_runs(locator.temporal, query):
-        check = _may_be_continued if run.ended_from_outside else _may_be_undone
+        check = may_be_continued if run.ended_from_outside else _may_be_undone
         if await check(locator, run):
             yield run
 
 
-async def _may_be_continued(locator: Locator, run: RunInfo) -> bool:
+async def may_be_continued(locator: Locator, run: RunInfo) -> bool:
     """True if the saga of a terminated run of this project may have effects that nothing has undone or completed
     since: neither its undo, nor a later run of the same saga.
     """
@@ -200,7 +200,9 @@ async def _may_be_continued(locator: Locator, run: RunInfo) -> bool:
         return False
     undo = await describe_run(locator.temporal, run.id + UNDO_SUFFIX)
     if undo is not None and undo.run.ended_by_itself and undo.run.start_time >= run.start_time:
-        return False
+        is_signed = (await outcome_of(locator, undo.run)).is_believed
+        if is_signed and not was_refused(undo.run):
+            return False
     last = await describe_run(locator.temporal, run.id)
     if last is None or last.run.run_id == run.run_id or not last.run.ended_by_itself:
         return True
