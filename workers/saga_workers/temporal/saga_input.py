@@ -19,7 +19,7 @@ from temporalio.client import Client as Temporal
 from saga_activities.value_cipher import UnknownKey
 from saga_workers.temporal.foreign_payloads import read_foreign_payload
 from saga_workers.temporal.run_history import events_of_run
-from saga_workers.temporal.signed_calls import is_signed_answer
+from saga_workers.temporal.signed_calls import is_believed_answer
 from saga_workers.temporal.signed_departures import departed_from
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
 from sagas.errors import RefusedError
@@ -132,15 +132,10 @@ class _Start:
             case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
                 completed = event.activity_task_completed_event_attributes
                 call, answers = self._checks.get(completed.scheduled_event_id), completed.result.payloads
-                if call is not None and await self._counts(call, answers):
+                if call is not None and await is_believed_answer(call, answers, self._run, self._keys):
                     [self.answer], self.was_loaded = answers, call.activity_type.name == LOAD_ACTIVITY
             case _:
                 pass
-
-    async def _counts(self, call: ActivityTaskScheduledEventAttributes, answers: Sequence[Payload]) -> bool:
-        if self._keys is None or not self._keys.keys:
-            return len(answers) == 1
-        return await is_signed_answer(call, answers, self._run, self._keys)
 
 
 def _input_of_state(value: Any) -> Any:

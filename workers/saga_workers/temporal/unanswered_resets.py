@@ -10,7 +10,7 @@ from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes
 from temporalio.client import Client as Temporal
 
 from saga_workers.temporal.run_history import readable_events
-from saga_workers.temporal.signed_calls import is_signed_answer
+from saga_workers.temporal.signed_calls import is_believed_answer
 from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import RESET_ACTIVITY
@@ -47,7 +47,7 @@ async def _is_unanswered(temporal: Temporal, run: RunInfo, keys: SigningKeys | N
             case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
                 completed = event.activity_task_completed_event_attributes
                 call, answers = asked.get(completed.scheduled_event_id), completed.result.payloads
-                if call is not None and (keys is None or await is_signed_answer(call, answers, run, keys)):
+                if call is not None and await is_believed_answer(call, answers, run, keys):
                     is_unanswered = False
             case _:
                 pass
