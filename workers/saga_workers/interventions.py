@@ -20,7 +20,7 @@ from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.decision_preview import consequences
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
-from saga_workers.privacy.sensitive_words import masked_reason
+from saga_workers.privacy.operator_reasons import masked_reason
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.machine_query import query_machine, read_definition, verifying_keys
 from saga_workers.temporal.saga_input import EncryptedInput, UnreadableRunInput, first_input

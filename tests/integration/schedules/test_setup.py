@@ -202,8 +202,9 @@ async def test_an_encrypted_order_is_compared_as_others_are(scheduled: Scheduled
     settings = scheduled.folder / "saga.toml"
     clear = settings.read_text()
 
-    def encrypt_with(letter: str) -> None:
-        settings.write_text(f'{clear}[codec]\nkey = "{letter * 64}"\n')
+    def encrypt_with(*letters: str) -> None:
+        keys = " ".join(letter * 64 for letter in letters)
+        settings.write_text(f'{clear}[codec]\nkey = "{keys}"\n')
 
     encrypt_with("a")
     await scheduled.set_up()
@@ -212,7 +213,13 @@ async def test_an_encrypted_order_is_compared_as_others_are(scheduled: Scheduled
     assert "the definition has changed since it was set up" in (await scheduled.set_up()).out
     encrypt_with("b")
     assert "encrypted with the key" in (await scheduled.shown())["why"]
-    encrypt_with("a")
+    encrypt_with("a", "b")
+    assert await need(scheduled) is None
+    encrypt_with("b", "a")
+    assert "as the first key of [codec] would encrypt it" in (await scheduled.shown())["why"]
+    assert "as the first key of [codec] would encrypt it" in (await scheduled.set_up()).out
+    encrypt_with("b")
+    assert await need(scheduled) is None
     scheduled.write_without_schedule()
 
     async def removed() -> bool:

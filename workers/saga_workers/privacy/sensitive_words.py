@@ -27,16 +27,6 @@ async def word_mask(locator: Locator, project: Project | None, saga_id: str) -> 
     return _all_masked if values is None else SensitiveMask(values).text
 
 
-async def masked_reason(locator: Locator, saga_id: str, reason: str) -> str:
-    """The reason that an operator gives for the saga, as :func:`word_mask` masks it: for what Temporal stores in clear,
-    such as the reason of its own cancel, or shows, such as the summary of a run.
-    """
-    if not reason:
-        return reason
-    project = None if locator.settings is None else Project(locator.settings)
-    return (await word_mask(locator, project, saga_id))(reason)
-
-
 def _all_masked(_: str) -> str:
     return MASK
 

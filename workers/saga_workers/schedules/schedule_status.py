@@ -12,7 +12,7 @@ from temporalio.client import Schedule, ScheduleActionStartWorkflow, ScheduleDes
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.schedules.temporal_schedule import differences, is_signed, make_schedule, order_of, order_payload
-from saga_workers.temporal.payload_codec import EncryptingCodec, decrypted, missing_key_id
+from saga_workers.temporal.payload_codec import EncryptingCodec, decrypted, is_encrypted_as, missing_key_id
 from sagas.definition.model import Definition, ScheduleTrigger
 from sagas.errors import UsageError
 from sagas.project import Project
@@ -99,9 +99,11 @@ async def read_status(temporal: Temporal, project: Project, definition: Definiti
     queue, keys = settings.temporal.task_queue, settings.signing_keys()
     id = schedule_id(queue, definition.saga)
     wanted = make_schedule(definition, trigger, id=id, task_queue=queue, keys=keys)
-    current = await describe(temporal, id)
+    current = await _describe_stored(temporal, id)
     if current is None:
         return ScheduleStatus(id, definition.saga, definition, wanted, None, "create", "it does not exist")
+    is_encrypted = _is_encrypted(current.schedule, temporal)
+    await _decrypt(current.schedule, temporal)
     why = None
     order = order_of(current.schedule)
     signature = order.get("signature")
@@ -115,6 +117,8 @@ async def read_status(temporal: Temporal, project: Project, definition: Definiti
         why = f"{join_names(differing, 5)} {'was' if len(differing) == 1 else 'were'} changed outside of the definition"
     elif keys.keys and (not isinstance(signature, dict) or signature.get("key") != keys.ids[0]):
         why = "it is signed with an older key of this project"
+    elif not is_encrypted:
+        why = "its order is not stored as the first key of [codec] would encrypt it"
     return ScheduleStatus(id, definition.saga, definition, wanted, current, None if why is None else "update", why)
 
 
@@ -140,16 +144,34 @@ def trigger_of(definition: Definition) -> ScheduleTrigger:
 
 async def describe(temporal: Temporal, id: str) -> ScheduleDescription | None:
     """The schedule as Temporal has it, with its order decrypted if possible; None if there is none. Raises RPCError."""
+    described = await _describe_stored(temporal, id)
+    if described is not None:
+        await _decrypt(described.schedule, temporal)
+    return described
+
+
+async def _describe_stored(temporal: Temporal, id: str) -> ScheduleDescription | None:
+    """The schedule with its order as it is stored."""
     try:
-        described = await temporal.get_schedule_handle(id).describe()
+        return await temporal.get_schedule_handle(id).describe()
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             return None
         raise
-    action, codec = described.schedule.action, temporal.data_converter.payload_codec
+
+
+async def _decrypt(schedule: Schedule, temporal: Temporal) -> None:
+    action, codec = schedule.action, temporal.data_converter.payload_codec
     if isinstance(action, ScheduleActionStartWorkflow):  # the client leaves its arguments as they are stored
         action.args = [await decrypted(each, codec) if isinstance(each, Payload) else each for each in action.args]
-    return described
+
+
+def _is_encrypted(schedule: Schedule, temporal: Temporal) -> bool:
+    """True if the order is stored as this process would store it."""
+    codec, payload = temporal.data_converter.payload_codec, order_payload(schedule)
+    if payload is None or not (codec is None or isinstance(codec, EncryptingCodec)):
+        return True  # nobody can tell of a codec of the client's own
+    return is_encrypted_as(payload, codec)
 
 
 async def _list_ids(temporal: Temporal, task_queue: str) -> list[str]:

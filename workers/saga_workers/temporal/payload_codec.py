@@ -135,6 +135,15 @@ def missing_key_id(payload: Payload, codec: EncryptingCodec | None) -> str | Non
     return None if codec is not None and codec.has_key(key_id) else key_id
 
 
+def is_encrypted_as(payload: Payload, codec: EncryptingCodec | None) -> bool:
+    """Return whether a payload in its stored form is what ``codec`` makes of it: encrypted with its first key, or in
+    clear without a codec.
+    """
+    if payload.metadata.get("encoding") != ENCRYPTED:
+        return codec is None
+    return codec is not None and payload.metadata.get(_KEY_ID) == codec.key_id.encode()
+
+
 def without_codec(payload: Payload) -> UnknownKey:
     """The error for an encrypted payload in a process without a codec."""
     return UnknownKey(f"a value is encrypted with {missing_key_id(payload, None)!r:.80}, and there is no [codec]")
