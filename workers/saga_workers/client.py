@@ -93,7 +93,7 @@ class Client:
     def __init__(self, temporal: Temporal, project: Project) -> None:
         self.temporal = project_client(temporal, project.settings)
         self.project = project
-        self.locator = Locator(self.temporal, open_ledger(project.settings), project.settings)
+        self.locator = Locator(self.temporal, open_ledger(project.settings), project.settings, project=project)
         """Finds the sagas of the project, wherever they run."""
         self._search_attributes: tuple[str, ...] | None = None
         self._starters: dict[str, SagaStarter] = {}

@@ -15,6 +15,7 @@ import pytest
 
 from saga_activities.ledger.schema import create_ledger
 from saga_workers.client import Client
+from saga_workers.location.locator import Locator
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
@@ -104,13 +105,14 @@ async def serving(client: Client, *, console: bool = True) -> AsyncIterator[str]
     settings = client.project.settings.model_copy(update={"serve": ServeSettings(tokens=tokens, console=console)})
     project = Project(settings, client.project.actions)
     assert project.definitions  # read before the first request, as by the process
-    served = ProjectSagas(project, client.locator)
+    locator = Locator(client.temporal, client.locator.ledger, settings, project=project)
+    served = ProjectSagas(project, locator)
     api = SagaApi(
-        client.locator,
+        locator,
         Callers(settings),
         sagas=served,
         settings=settings.serve,
-        operations=Operations(client.locator, project, served),
+        operations=Operations(locator, project, served),
         project=project,
     )
     async with HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server:

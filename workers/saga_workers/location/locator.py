@@ -43,13 +43,15 @@ from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from saga_workers.location.traces import RecordedEffect
+    from sagas.project import Project
 
 
 class Locator:
     """Finds the sagas of one project, by Temporal and the ledger.
 
     ``settings``: those of the project, whose databases tell of a saga that neither of them knows, and whose keys verify
-    what closed runs say. ``keys``: those of a process that asks no database.
+    what closed runs say. ``keys``: those of a process that asks no database. ``project``: that of a process that has
+    read its definitions.
     """
 
     def __init__(
@@ -59,10 +61,12 @@ class Locator:
         settings: Settings | None = None,
         *,
         keys: SigningKeys | None = None,
+        project: Project | None = None,
     ) -> None:
         self.temporal = temporal
         self.ledger = ledger
         self.settings = settings
+        self.project = project
         self._keys = keys
 
     @property
@@ -80,7 +84,7 @@ class Locator:
 
     def within_temporal(self) -> Locator:
         """Finds the same sagas without the ledger: as far as Temporal alone knows them."""
-        return Locator(self.temporal, NoLedger(), self.settings, keys=self.keys)
+        return Locator(self.temporal, NoLedger(), self.settings, keys=self.keys, project=self.project)
 
     async def locate(self, saga_id: str) -> Location:
         """The location of the saga, or of the saga whose undo has this id. Raises LedgerUnavailable if only it knows.
@@ -302,7 +306,9 @@ def start_with_input(saga_id: str, saga: str = "NAME") -> str:
 
 
 @asynccontextmanager
-async def using_locator(temporal: Temporal, settings: Settings) -> AsyncIterator[Locator]:
+async def using_locator(
+    temporal: Temporal, settings: Settings, project: Project | None = None
+) -> AsyncIterator[Locator]:
     """A locator with the project's ledger, which is closed at the end of the block."""
     async with using_ledger(settings) as ledger:
-        yield Locator(temporal, ledger, settings)
+        yield Locator(temporal, ledger, settings, project=project)

@@ -20,7 +20,7 @@ async def masked_reason(locator: Locator, saga_id: str, reason: str) -> str:
     from saga_workers.privacy.sensitive_words import word_mask
     from sagas.project import Project
 
-    project = None if locator.settings is None else Project(locator.settings)
+    project = locator.project or (None if locator.settings is None else Project(locator.settings))
     return (await word_mask(locator, project, saga_id))(reason)
 
 

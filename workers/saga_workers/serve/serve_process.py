@@ -42,7 +42,7 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
     client = Client(temporal, project) if callers.may_start else None
     await asyncio.to_thread(lambda: project.definitions)
     async with AsyncExitStack() as stack:
-        locator = await stack.enter_async_context(using_locator(temporal, settings))
+        locator = await stack.enter_async_context(using_locator(temporal, settings, project))
         if client is not None:
             stack.push_async_callback(client.close)
         sagas = ProjectSagas(project, locator)
