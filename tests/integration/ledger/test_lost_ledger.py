@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from saga_activities.ledger import claims
-from saga_workers.client import Client
+from saga_workers.client import Client, SagaHandle
 from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.reconcile import missing_rows
 from saga_workers.reconcile.ledger_check import check_ledger, write_row
@@ -101,14 +101,19 @@ def never_write() -> None:
     claims.record = write  # what the writer of the worker calls
 
 
-async def test_reconciliation_writes_what_a_killed_worker_has_lost(proxied: ProxiedStay) -> None:
+async def lose_row(proxied: ProxiedStay) -> SagaHandle:
+    """A saga whose worker was killed after its end, before it has written the row."""
     with CommandProcess("worker", proxied.folder, "worker", "--grace", "5s", first=never_write) as worker:
         run = await proxied.client.start("stay", {"city": fresh("rome")})
         async with asyncio.timeout(LIMIT):
             assert await run.result() is not None
         worker.kill()
     assert proxied.query("select 1 from saga_run") == []
+    return run
 
+
+async def test_reconciliation_writes_what_a_killed_worker_has_lost(proxied: ProxiedStay) -> None:
+    run = await lose_row(proxied)
     async with using_ledger(proxied.project.settings) as ledger, running_worker(proxied.project) as client:
         states = {run.id: "COMPLETED", "open": "RUNNING", "refused": "FAILED"}
         [finding] = await check_ledger(ledger, "books", states)
@@ -148,12 +153,7 @@ def look_soon() -> None:
 
 
 async def test_the_next_worker_writes_what_a_killed_one_has_lost(proxied: ProxiedStay) -> None:
-    with CommandProcess("worker", proxied.folder, "worker", "--grace", "5s", first=never_write) as worker:
-        run = await proxied.client.start("stay", {"city": fresh("rome")})
-        async with asyncio.timeout(LIMIT):
-            assert await run.result() is not None
-        worker.kill()
-    assert proxied.query("select 1 from saga_run") == []
+    run = await lose_row(proxied)
     with CommandProcess("next", proxied.folder, "worker", "--grace", "5s", first=look_soon) as worker:
         await proxied.wait_for_row(run.id, "COMPLETED")
         await until(lambda: "1 row was missing in the ledger" in worker.log.read_text())

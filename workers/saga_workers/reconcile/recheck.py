@@ -15,7 +15,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.reconcile.current_views import current_views
 from saga_workers.reconcile.matched_rows import with_safe_commands
 from saga_workers.runtime.databases import open_command_engine
-from saga_workers.stuck.counted_children import counting_parent
+from saga_workers.stuck.counted_children import has_counting_parent
 from sagas.settings import Settings
 from sagas.settings.reconcile import EffectTable
 
@@ -61,7 +61,7 @@ async def _counted_as_done(locator: Locator, findings: Sequence[Finding]) -> set
     counted: set[str] = set()
     for saga_id in {finding.saga_id for finding in findings if finding.kind == "open_effects" and finding.saga_id}:
         described = (await locator.within_temporal().locate(saga_id)).run
-        if described is not None and await counting_parent(locator, described.run) is not None:
+        if described is not None and await has_counting_parent(locator, described.run):
             counted.add(saga_id)
     return counted
 

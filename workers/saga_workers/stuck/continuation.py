@@ -19,7 +19,7 @@ from saga_workers.interventions import start_undo
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import open_effects, recorded_effects
-from saga_workers.stuck.counted_children import counted_error, counting_parent
+from saga_workers.stuck.counted_children import require_uncounted
 from saga_workers.stuck.served_runs import is_on_own_queue
 from saga_workers.stuck.verdict import RUN_DELETED
 from saga_workers.temporal.holding_runs import holder_in_words
@@ -63,8 +63,7 @@ async def continue_saga(locator: Locator, saga_id: str, who: str, reason: str = 
             "project's",
             help="if it is a saga of another project, continue it there",
         )
-    if (parent := await counting_parent(locator, run)) is not None:
-        raise counted_error(parent, saga_id)
+    await require_uncounted(locator, run)
     closed = (await close_reason(locator.temporal, run)).message or "" if run.ended_from_outside else ""
     return await _start_undo(within_temporal, run, run.id, run.workflow_type, who, reason, closed)
 

@@ -12,49 +12,71 @@ from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.origin import same_owner
 from sagas.protocol.payloads import UNDO_SUFFIX
-from sagas.protocol.saga_view import SagaView
 from sagas.text.shell import saga_command
 
 _DONE = ("DONE", "CONFIRMING", "CONFIRMED")
 
 
-async def counting_parent(locator: Locator, run: RunInfo) -> str | None:
-    """The id of the saga that has started the saga of this run, and has its step as done; None if there is none.
-
-    Raises RPCError.
+async def has_counting_parent(locator: Locator, run: RunInfo) -> bool:
+    """True if the saga that has started the saga of this run has its step as done, as far as that is known. Raises
+    RPCError.
     """
-    location = await locator.within_temporal().locate(run.id)
-    first = run if location.run is None else location.run.run
-    if first.parent_id is None:
-        return None
-    parent = first.parent_id.removesuffix(UNDO_SUFFIX)
-    return parent if await counts_as_done(locator, parent, location.saga_id, await nested_root_start(first)) else None
+    nested = await _parent_of(locator, run)
+    return nested is not None and await counts_as_done(locator, *nested)
 
 
 async def counts_as_done(locator: Locator, parent: str, child: str, root_start: str) -> bool:
-    """True if this parent has the step of the nested saga ``child`` as done. Raises RPCError.
+    """True if this parent has the step of the nested saga ``child`` as done, as far as that is known. Raises RPCError.
 
     ``root_start``: that of the child, by which a saga is told from an earlier one with the same id.
     """
     try:
-        location = await locator.locate(parent)
-        if location.run is not None:
-            start = await root_start_of_run(locator.temporal, location.run, locator.keys)
-        else:
-            start = "" if location.row is None else location.row.start_of_root
-        return same_owner(start, root_start) and _has_as_done(await read_view(locator, parent), child)
-    except (UsageError, LedgerUnavailable):
-        return False  # nobody knows the parent, or can tell
+        return await _counts_as_done(locator, parent, child, root_start)
+    except (LedgerUnavailable, RefusedError):
+        return False
 
 
-def _has_as_done(view: SagaView, child: str) -> bool:
-    steps = {nested.step for nested in view.children if nested.id == child}
-    return any(step.id in steps and step.state in _DONE for step in view.steps)
-
-
-def counted_error(parent: str, child: str) -> RefusedError:
-    """The error for a nested saga that is not to be continued."""
-    return RefusedError(
+async def require_uncounted(locator: Locator, run: RunInfo) -> None:
+    """Raise RefusedError for a nested saga that its parent has as done, and while its parent does not tell; also
+    LedgerUnavailable, RPCError.
+    """
+    nested = await _parent_of(locator, run)
+    if nested is None or not await _counts_as_done(locator, *nested):
+        return
+    parent, child, _ = nested
+    raise RefusedError(
         f"{child} is nested in {parent}, which has it as done, so its effects stay",
         help=f"{saga_command('undo', parent, reason='…')}    undoes both, once {parent} has completed",
     )
+
+
+async def _parent_of(locator: Locator, run: RunInfo) -> tuple[str, str, str] | None:
+    """The ids of parent and nested saga, and the start of the root saga; None for a saga that is not nested."""
+    location = await locator.within_temporal().locate(run.id)
+    first = run if location.run is None else location.run.run
+    if first.parent_id is None:
+        return None
+    return first.parent_id.removesuffix(UNDO_SUFFIX), location.saga_id, await nested_root_start(first)
+
+
+async def _counts_as_done(locator: Locator, parent: str, child: str, root_start: str) -> bool:
+    """Raises RefusedError if the parent does not tell, LedgerUnavailable, RPCError."""
+    location = await locator.locate(parent)
+    if location.run is not None:
+        start = await root_start_of_run(locator.temporal, location.run, locator.keys)
+    else:
+        start = "" if location.row is None else location.row.start_of_root
+    if not same_owner(start, root_start):
+        return False
+    try:
+        view = await read_view(locator, parent)
+    except UsageError:
+        return False  # nobody knows the parent
+    steps = {nested.step for nested in view.children if nested.id == child}
+    rows = [step for step in view.steps if step.id in steps]
+    if not view.steps or (view.steps_omitted and not rows):
+        raise RefusedError(
+            f"{child} is nested in {parent}, which does not tell whether it has it as done",
+            help=saga_command("show", parent),
+        )
+    return any(step.state in _DONE for step in rows)

@@ -10,7 +10,7 @@ from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.parent_command import is_undone
-from saga_workers.stuck.counted_children import counting_parent, counts_as_done
+from saga_workers.stuck.counted_children import counts_as_done, has_counting_parent
 from saga_workers.stuck.lost_effects import has_ended_before, lost_effects, may_have_ended
 from saga_workers.stuck.missing_parents import MissingParent, find_missing_parent, missing_starts
 from saga_workers.temporal.holding_runs import holder_in_words
@@ -280,7 +280,7 @@ async def terminated_saga(locator: Locator, run: RunInfo, view: SagaView) -> Ope
     """The saga with this view, if its ``run``, or that of its undo, was closed from outside and left effects; None for
     a nested one that its parent has as done.
     """
-    if not has_open_effects(view) or await counting_parent(locator, run) is not None:
+    if not has_open_effects(view) or await has_counting_parent(locator, run):
         return None
     saga_id = run.id.removesuffix(UNDO_SUFFIX)
     if not view.steps:

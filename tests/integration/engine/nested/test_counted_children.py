@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from saga_workers.client import Client
+from saga_workers.location.locator import Locator
+from saga_workers.stuck import counted_children
 from saga_workers.stuck.continuation import continue_saga
 from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.views.saga_list import SagaFilter
 from sagas.errors import RefusedError
+from sagas.protocol.saga_view import SagaView
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, handle, resolve
@@ -47,3 +52,25 @@ async def _is_parked(client: Client, id: str) -> bool:
 async def _advice(client: Client, id: str) -> str:
     stuck = list_stuck(client.locator, SagaFilter(), limit=1000)
     return " ".join([reason async for view in stuck if view.id == id for reason in view.stuck or ()])
+
+
+async def test_nothing_is_undone_while_the_parent_does_not_tell(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with env.serving(PARENT, CHILD) as client:
+        id = await begin_waiting_child(client)
+        child = f"{id}/child"
+        await handle(client, child).terminate("by mistake")
+        await until(lambda: _is_parked(client, id))
+        told = counted_children.read_view
+
+        async def untold(locator: Locator, saga_id: str) -> SagaView:
+            return replace(await told(locator, saga_id), steps=())
+
+        with monkeypatch.context() as patch:
+            patch.setattr(counted_children, "read_view", untold)
+            with pytest.raises(RefusedError, match="does not tell whether it has it as done"):
+                await continue_saga(client.locator, child, "ada")
+        assert await env.effects() == ["a", "x"]
+        assert "undone" in await continue_saga(client.locator, child, "ada")
+        assert await env.effects() == ["a"]
