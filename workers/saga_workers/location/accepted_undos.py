@@ -10,6 +10,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes
 from temporalio.client import Client as Temporal
 
+from saga_workers.temporal.begun_runs import completes_task
 from saga_workers.temporal.claimed_states import CLOCKS_DIFFER
 from saga_workers.temporal.run_history import readable_events, start_of_run
 from saga_workers.temporal.saga_runs import was_accepted
@@ -51,7 +52,7 @@ async def may_undo(temporal: Temporal, run: RunInfo, keys: SigningKeys | None) -
 
 async def _has_completed_task(temporal: Temporal, run: RunInfo) -> bool:
     async for event in readable_events(temporal, run):
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+        if completes_task(event):
             return True
     return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.common.v1 import WorkflowExecution as Execution
@@ -28,6 +28,16 @@ _READ_TIMEOUT = timedelta(seconds=10)
 _RECENT_EVENTS = 5
 
 _Answer = TypeVar("_Answer")
+
+
+class RunIds(Protocol):
+    """The ids of one run of a workflow, such as a :class:`~saga_workers.temporal.temporal_runs.RunInfo` has them."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def run_id(self) -> str: ...
 
 
 async def start_of_run(temporal: Temporal, id: str, run_id: str) -> WorkflowExecutionStartedEventAttributes | None:
@@ -72,7 +82,7 @@ async def describe_bulk(temporal: Temporal, id: str) -> RunDescription | None:
     return await describe_run(temporal, id, started.original_execution_run_id) or described
 
 
-async def readable_events(temporal: Temporal, run: RunInfo) -> AsyncIterator[HistoryEvent]:
+async def readable_events(temporal: Temporal, run: RunIds) -> AsyncIterator[HistoryEvent]:
     """The events of a run, up to one that cannot be decoded, for which the SDK's own iterator would ask again and
     again; none if Temporal has deleted the run.
     """
@@ -107,7 +117,7 @@ async def last_task_failure(temporal: Temporal, run: RunInfo) -> Failure | None:
     return Failure()
 
 
-def _execution(run: RunInfo) -> Execution:
+def _execution(run: RunIds) -> Execution:
     return Execution(workflow_id=run.id, run_id=run.run_id)
 
 

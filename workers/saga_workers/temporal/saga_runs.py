@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
-from temporalio.api.enums.v1 import ContinueAsNewInitiator, EventType
+from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 
 from saga_activities.concurrency import Backoff
+from saga_workers.temporal.begun_runs import continues_run
 from saga_workers.temporal.claimed_states import visible_state
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
@@ -89,7 +90,7 @@ async def was_accepted(temporal: Temporal, run: RunInfo) -> bool:
     async for event in readable_events(temporal, run):
         events += 1
         match event.event_type:
-            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED if _continues(event):
+            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED if continues_run(event):
                 return True
             case EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED if accepted:
                 return True
@@ -102,12 +103,6 @@ async def was_accepted(temporal: Temporal, run: RunInfo) -> bool:
             case _:
                 pass
     return accepted or not events
-
-
-def _continues(event: HistoryEvent) -> bool:
-    """True if a worker has continued the run before as new, and not a client's retry policy or cron schedule."""
-    initiator = event.workflow_execution_started_event_attributes.initiator
-    return initiator == ContinueAsNewInitiator.CONTINUE_AS_NEW_INITIATOR_WORKFLOW
 
 
 def _checks_start(event: HistoryEvent) -> bool:

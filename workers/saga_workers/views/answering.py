@@ -47,7 +47,7 @@ class Workers:
     """
 
     def __init__(self, temporal: Temporal) -> None:
-        self._temporal = temporal
+        self.temporal = temporal
         self.server_time = ServerTime(temporal)
         self._polls: dict[tuple[str, bool], float] = {}
         self._answered: set[str] = set()
@@ -58,7 +58,7 @@ class Workers:
         """Return whether a worker has polled the queue since ``since`` (seconds since the epoch; default: recently)."""
         key = (queue, workflows)
         if key not in self._polls:
-            self._polls[key] = await last_poll(self._temporal, queue, workflows=workflows)
+            self._polls[key] = await last_poll(self.temporal, queue, workflows=workflows)
         if since is not None:
             return self._polls[key] >= since
         return await is_recent_poll(self.server_time, self._polls[key])
@@ -81,7 +81,7 @@ class Workers:
             raise Unqueryable(no_poller_message(run.task_queue))
         if run.task_queue in self._silent:
             raise Unqueryable(nobody_answers(run.task_queue))
-        handle = self._temporal.get_workflow_handle(run.id, run_id=run.run_id)
+        handle = self.temporal.get_workflow_handle(run.id, run_id=run.run_id)
         try:
             # The timeout of an RPC does not bound all of its attempts: concurrent queries of a run whose workflow task
             # waits for a worker end one after the other, each after as long.
@@ -100,7 +100,7 @@ class Workers:
         unanswered = isinstance(error, TimeoutError) or (
             isinstance(error, RPCError) and (error.status in _UNANSWERED or _NO_POLLER in error.message)
         )
-        failure = await last_task_failure(self._temporal, run) if task.attempt > 1 else None
+        failure = await last_task_failure(self.temporal, run) if task.attempt > 1 else None
         if is_malformed_result(failure):
             return Unqueryable(malformed_result_text(run.id))
         if not unanswered and task.attempt > 1:

@@ -10,9 +10,8 @@ from typing import Any, Literal
 from temporalio.client import Client as Temporal
 
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.temporal.visibility_filter import begun_condition, has_literal, quote
-from saga_workers.views.oldest_runs import oldest_runs
+from saga_workers.views.oldest_runs import BegunRuns, oldest_begun_runs
 from saga_workers.views.saga_counts import count_runs
 from saga_workers.views.saga_list import SagaFilter, ledger_views, list_saga_runs
 from saga_workers.views.saga_view import read_view
@@ -20,6 +19,7 @@ from sagas.errors import UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import ParkedView, SagaView
 from sagas.text.shell import saga_command
+from sagas.text.shortening import counted
 
 _CONCURRENCY = 16
 _MAY_BE_PARKED = (
@@ -59,7 +59,8 @@ class ParkedRow:
 class ParkedList:
     """Parked operations. ``unreachable``: sagas that could not be queried, each with the reason. ``asked``: the number
     of listed sagas that were queried, ``omitted``: of those that were not, because of a limit. ``more_in_ledger``: the
-    limit has also left out sagas that only the ledger has.
+    limit has also left out sagas that only the ledger has. ``not_begun``: runs that claim a state which no worker has
+    given them; ``all_looked_at`` is False if there were so many that runs which started later were not looked at.
     """
 
     operations: tuple[ParkedRow, ...]
@@ -67,15 +68,27 @@ class ParkedList:
     omitted: int = 0
     asked: int = 0
     more_in_ledger: bool = False
+    not_begun: int = 0
+    all_looked_at: bool = True
 
     @property
     def left_out(self) -> str | None:
-        """The words about the sagas that a ``--limit`` has left out; None if it has left out none."""
-        more = "use --limit N for more"
+        """The words about the sagas that a ``--limit`` has left out, and about runs that only claim to wait; None if
+        nothing is left out.
+        """
+        more = "; use --limit N for more" if self.all_looked_at else ""
+        parts: list[str] = []
         if self.omitted:
             total = self.asked + self.omitted
-            return f"the first {self.asked:,} of {total:,} sagas that may wait, those that started first; {more}"
-        return f"not all of those that only the ledger has; {more}" if self.more_in_ledger else None
+            parts.append(f"the first {self.asked:,} of {total:,} sagas that may wait, those that started first{more}")
+        elif self.more_in_ledger:
+            parts.append(f"not all of those that only the ledger has{more}")
+        if self.not_begun:
+            runs = counted(self.not_begun, "run")
+            parts.append(f"without {runs} whose start claims that they wait, and that no worker has begun")
+        if not self.all_looked_at:
+            parts.append("after so many of these, nothing that started later was looked at: terminate them")
+        return "; ".join(parts) or None
 
 
 async def read_parked(
@@ -101,11 +114,11 @@ async def read_parked(
         criteria.saga, (), criteria.since, criteria.labels, where, criteria.task_queue, id_prefix=criteria.id_prefix
     )
     if limit is None:
-        runs = [run async for run in list_saga_runs(locator.temporal, narrowed)]
-        total = len(runs)
+        listed = [run async for run in list_saga_runs(locator.temporal, narrowed)]
+        first = BegunRuns(listed, len(listed), 0, True)
     else:
-        runs, total = await _first_parked(locator.temporal, narrowed, limit)
-    ids = list(dict.fromkeys(run.id.removesuffix(UNDO_SUFFIX) for run in runs))[:limit]
+        first = await _first_parked(locator.temporal, narrowed, limit)
+    ids = list(dict.fromkeys(run.id.removesuffix(UNDO_SUFFIX) for run in first.runs))[:limit]
     asked = len(ids)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
@@ -130,19 +143,26 @@ async def read_parked(
         views[view.id] = view
     unasked = {id: view.incomplete for id, view in views.items() if view.incomplete and not view.parked}
     operations = tuple(parked_operation for view in views.values() for parked_operation in parked_operations(view))
-    omitted = 0 if limit is None or asked < limit else max(0, total - asked)
-    return ParkedList(operations, unasked, omitted, asked, more_in_ledger)
+    all_asked = limit is None or (asked < limit and first.is_complete)
+    omitted = 0 if all_asked else max(0, first.total - asked)
+    return ParkedList(operations, unasked, omitted, asked, more_in_ledger, first.not_begun, first.is_complete)
 
 
-async def _first_parked(temporal: Temporal, criteria: SagaFilter, limit: int) -> tuple[list[RunInfo], int]:
-    """At least the first ``limit`` runs, those first that are parked as a whole, and the number of all that match."""
-    parked = replace(criteria, where=f"({criteria.where}) AND SagaState = 'PARKED'")
-    runs, parked_total = await oldest_runs(temporal, parked, limit)
-    if parked_total >= limit:
-        return runs, max(await count_runs(temporal, criteria), parked_total)
-    others = replace(criteria, where=f"({criteria.where}) AND (SagaState IS NULL OR SagaState != 'PARKED')")
-    more, others_total = await oldest_runs(temporal, others, limit)
-    return [*runs, *more], parked_total + others_total
+async def _first_parked(temporal: Temporal, criteria: SagaFilter, limit: int) -> BegunRuns:
+    """At least the first ``limit`` runs that a worker has begun, those first that are parked as a whole."""
+    where = f"({criteria.where}) AND SagaState = 'PARKED'"
+    parked = await oldest_begun_runs(temporal, replace(criteria, where=where), limit)
+    if len(parked.runs) >= limit:
+        total = await count_runs(temporal, criteria) - parked.not_begun
+        return replace(parked, total=max(total, parked.total))
+    where = f"({criteria.where}) AND (SagaState IS NULL OR SagaState != 'PARKED')"
+    others = await oldest_begun_runs(temporal, replace(criteria, where=where), limit)
+    return BegunRuns(
+        [*parked.runs, *others.runs],
+        parked.total + others.total,
+        parked.not_begun + others.not_begun,
+        parked.is_complete and others.is_complete,
+    )
 
 
 def parked_operations(view: SagaView) -> list[ParkedRow]:

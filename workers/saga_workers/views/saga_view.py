@@ -25,6 +25,7 @@ from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import verified_view
 from saga_workers.temporal.attempt_failure import latest_failure
+from saga_workers.temporal.begun_runs import open_state
 from saga_workers.temporal.claimed_states import carried_start, closed_view, may_be_undone, visible_state
 from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_foreign_failure, read_single_payload
 from saga_workers.temporal.run_history import readable_events
@@ -197,7 +198,7 @@ async def _query_run(workers: Workers, described: RunDescription, timeout: timed
         view = read_foreign_view(await workers.query(described, VIEW_QUERY, timeout), described.run.id)
         return view or replace(await bare_view(described.run), incomplete=NO_VIEW)
     except Unqueryable as error:
-        bare = await bare_view(described.run)
+        bare = replace(await bare_view(described.run), state=await open_state(workers.temporal, described.run))
         under_way = activities_under_way(described)
         under_way_text = f"; in flight: {', '.join(under_way)}" if under_way else ""
         if bare.state == "PARKED" and "SagaStep" in described.run.attributes:

@@ -33,6 +33,7 @@ from saga_activities.attempt_context import ObservedAttempt, ObservedChunk
 from saga_activities.circuit_breakers import BreakerState
 from saga_workers.ledger.writer import LedgerMetrics
 from saga_workers.runtime.metrics import Refreshed, without_created
+from saga_workers.temporal.begun_runs import has_begun
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
@@ -312,7 +313,8 @@ class SagaGauges:
         self._breakers: Mapping[str, BreakerState] = {}
         self._definitions = definitions
         self._labels = MetricLabels(definitions)
-        self._parked_since: dict[str, float] = {}
+        self._parked_since: dict[str, float | None] = {}
+        """By the id of the run; None for one that claims to be parked, and that no worker has begun."""
         self._values: SagaGaugeValues | None = None
         self._last_error: str | None = None
         self.refresh = Refreshed(self._query_all, GAUGE_MAX_AGE).refresh
@@ -367,8 +369,10 @@ class SagaGauges:
     async def _query(self) -> SagaGaugeValues:
         self._offset = await self._server_time.likely() - time.monotonic()
         query = f"{_PARKED_QUERY} AND {begun_condition()}"
-        runs = [_ParkedRun.of(run) async for run in list_runs(self._client, query)]
-        await self._update_parked_since(runs)
+        claims = [_ParkedRun.of(run) async for run in list_runs(self._client, query)]
+        await self._update_parked_since(claims)
+        # One that is not looked at yet counts: a false alert is better than none.
+        runs = [run for run in claims if self._parked_since.get(run.run_id, 0.0) is not None]
         oldest: dict[str, float] = {}
         for run in runs:
             since = self._parked_since.get(run.run_id)
@@ -392,8 +396,12 @@ class SagaGauges:
         # A run that was resolved and parked again is read again, unless both happened between two refreshes.
         self._parked_since = {run_id: since for run_id, since in self._parked_since.items() if run_id in present}
         new = sorted((run for run in runs if run.run_id not in self._parked_since), key=lambda run: run.start_time)
-        for run in new[:_NEW_PER_REFRESH]:
-            self._parked_since[run.run_id] = await self._read_parked_since(run)
+        by_id = {run.run_id: run for run in runs}
+        again = [by_id[run_id] for run_id, since in self._parked_since.items() if since is None]
+        for run in [*new, *again][:_NEW_PER_REFRESH]:
+            begun = await has_begun(self._client, run)
+            self._parked_since.pop(run.run_id, None)  # so that another one is the next to be looked at again
+            self._parked_since[run.run_id] = await self._read_parked_since(run) if begun else None
 
     async def _read_parked_since(self, run: _ParkedRun) -> float:
         """The time of the newest upsert of search attributes, which parked the run; it has few events after that."""
