@@ -83,6 +83,12 @@ MAX_CANCEL_WORDS = 8 * 1024
 MAX_UNPACKED_BYTES = 256 * 1024 * 1024
 """Bytes of a compressed state or definition when it is unpacked."""
 
+MAX_UNSIGNED_STATE_BYTES = 16 * 1024 * 1024
+"""Bytes of the state of a saga that is not signed with a key of the project, when it is unpacked."""
+
+MAX_UNSIGNED_STATE_VALUES = 2 * MAX_INPUT_VALUES
+"""Values of such a state: those of the largest input, and as many of what its steps have returned."""
+
 MAX_SETTINGS_BYTES = 1 << 20
 """Maximum size of a settings file."""
 

@@ -42,6 +42,8 @@ PHRASES: dict[ModuleType, dict[str, tuple[str, float]]] = {
         "MAX_LOCK_KEY_LENGTH": ("keys of at most {} characters", 1),
         "MAX_CANCEL_WORDS": ("who sent it | {} characters", 1),
         "MAX_UNPACKED_BYTES": ("| {} MiB, unpacked", MIB),
+        "MAX_UNSIGNED_STATE_BYTES": ("without a signature {} MiB", MIB),
+        "MAX_UNSIGNED_STATE_VALUES": ("without a signature 16 MiB, {} values", 1),
         "MAX_SETTINGS_BYTES": ("saga.toml {} MiB", MIB),
         "MAX_SECRET_BYTES": ("a file with a secret {} KiB", KIB),
     },

@@ -48,23 +48,23 @@ def _deflate(data: bytes, level: int) -> bytes:
     return compressor.compress(data) + compressor.flush()
 
 
-def _inflate(compressed: bytes) -> bytes:
+def _inflate(compressed: bytes, most: int) -> bytes:
     """Raises ValueError above the limit, before it takes the memory."""
     inflating = zlib.decompressobj()
-    data = inflating.decompress(compressed, MAX_UNPACKED_BYTES)
+    data = inflating.decompress(compressed, most)
     if not inflating.eof:
-        raise ValueError(f"it is incomplete, or has more than {MAX_UNPACKED_BYTES:,} bytes")
+        raise ValueError(f"it is incomplete, or has more than {most:,} bytes")
     return data
 
 
-def decompress(compressed: bytes) -> bytes:
-    """The reverse of :func:`compress`. Raises ValueError if it is malformed."""
+def decompress(compressed: bytes, most: int = MAX_UNPACKED_BYTES) -> bytes:
+    """The reverse of :func:`compress`. Raises ValueError if it is malformed, or unpacks to more than ``most`` bytes."""
     try:
         if not compressed.startswith(_FOLDED):
-            return _inflate(compressed)
-        parts, _, literals = _inflate(compressed[len(_FOLDED) :]).partition(b"\n")
-        return _unfold(decode_json(parts), literals)
-    except (zlib.error, ValueError, TypeError) as error:
+            return _inflate(compressed, most)
+        parts, _, literals = _inflate(compressed[len(_FOLDED) :], most).partition(b"\n")
+        return _unfold(decode_json(parts), literals, most)
+    except (zlib.error, ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"the state is malformed: {error}") from error
 
 
@@ -110,11 +110,11 @@ def _common(first: bytes, other: bytes) -> int:
     return low
 
 
-def _unfold(parts: list[tuple[int, int]], literals: bytes) -> bytes:
+def _unfold(parts: list[tuple[int, int]], literals: bytes, most: int = MAX_UNPACKED_BYTES) -> bytes:
     data = bytearray()
     taken = 0
     for start, length in parts:
-        if length < 0 or len(data) + length > MAX_UNPACKED_BYTES or start >= len(data):
+        if length < 0 or len(data) + length > most or start >= len(data):
             raise ValueError("it has a part that is nowhere")
         if start < 0:
             data += literals[taken : taken + length]

@@ -167,6 +167,24 @@ async def test_the_state_that_a_stranger_starts_with_is_not_unpacked(shop: Shop)
         await handle.terminate("the end of the test")
 
 
+async def test_a_state_with_too_many_values_is_not_unpacked(shop: Shop) -> None:
+    """A project that accepts anything takes a state without a signature."""
+    project = shop.with_keys("a" * 32, accept="any")
+    queue, id = project.settings.temporal.task_queue, f"detached-{uuid.uuid4()}"
+    definition, _ = parse_text(FORGED, "forged.saga.yaml", shop.project.context)
+    assert definition is not None
+    machine = Machine(definition, {"text": [0] * 600_000}, id)
+    value = {"machine": pack_state(machine.snapshot()), "attributes": [], "claimed_at": None, "bulk_id": "bulk-x"}
+    async with running_worker(project) as client:
+        with start_headers({DETACHED_HEADER: {"key": "x", "hmac": "y"}}):
+            handle = await client.temporal.start_workflow("own", value, id=id, task_queue=queue)
+        assert "this is not a saga that a bulk workflow of this project has started" in await refusal(handle)
+        described = await describe_run(client.temporal, id)
+        assert described is not None
+        assert await first_input(client.temporal, described, client.locator.keys) == value
+    assert shop.said == []
+
+
 STATES: dict[str, str] = {}
 
 

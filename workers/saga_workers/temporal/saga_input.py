@@ -23,7 +23,8 @@ from saga_workers.temporal.signed_calls import is_believed_answer
 from saga_workers.temporal.signed_departures import departed_from
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
 from sagas.errors import RefusedError
-from sagas.protocol.payloads import DEFINITION_HEADER, LOAD_ACTIVITY, VERIFY_ACTIVITY, unpack_state
+from sagas.protocol.payloads import DEFINITION_HEADER, LOAD_ACTIVITY, VERIFY_ACTIVITY
+from sagas.protocol.unsigned_states import unpack_unsigned_state
 from sagas.settings.signing_keys import SigningKeys
 from sagas.workflow.json_payloads import UnreadableValue
 
@@ -140,6 +141,6 @@ class _Start:
 
 def _input_of_state(value: Any) -> Any:
     try:
-        return unpack_state(value["machine"])["input"]
-    except (KeyError, RecursionError, TypeError, ValueError):
+        return unpack_unsigned_state(value["machine"])["input"]
+    except (KeyError, TypeError, ValueError):
         return value  # any client may send the header

@@ -27,7 +27,7 @@ from sagas.expressions.work_budget import TooComplex, bounded
 from sagas.input_limits import MAX_TASK_BYTES
 from sagas.machine.machine import Machine
 from sagas.project import Project
-from sagas.protocol.payloads import ANSWER_METADATA, unpack_state
+from sagas.protocol.payloads import ANSWER_METADATA
 from sagas.protocol.signed_content import (
     answer_content,
     message_content,
@@ -36,6 +36,7 @@ from sagas.protocol.signed_content import (
     start_content,
 )
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
+from sagas.protocol.unsigned_states import unpack_unsigned_state
 from sagas.settings import load_settings
 from sagas.settings.masking import mask
 from sagas.settings.signing_keys import KEY_FILE, Purpose, is_key_id
@@ -292,7 +293,7 @@ class WorkerTrust:
 
 def _is_detached(value: Any) -> bool:
     try:
-        Machine.restore(unpack_state(value["machine"]))
+        Machine.restore(unpack_unsigned_state(value["machine"]))
         return all(isinstance(name, str) for name in value["attributes"])
     except MALFORMED:
         return False
