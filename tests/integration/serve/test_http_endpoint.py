@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import h11
@@ -68,6 +69,18 @@ async def test_one_connection_takes_many_requests() -> None:
         assert answer.lower().count(b"connection: close") == 1
         old = await raw(server, b"GET /a HTTP/1.0\r\n\r\n")
         assert b"Connection: close" in old
+
+
+async def test_the_body_of_a_response_does_not_wait_until_its_head_is_acknowledged() -> None:
+    """The system of a client that keeps its connection may take 40 ms for that."""
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection(HOST, server.port)
+        writer.write(head("GET /a HTTP/1.1"))
+        await reader.readuntil(b"}")
+        (connection,) = server._connections()
+        used = connection.transport.get_extra_info("socket")
+        assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        writer.close()
 
 
 @pytest.mark.parametrize(
