@@ -20,6 +20,7 @@ from temporalio.client import Client as Temporal
 
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve import request_body
+from sagas.protocol.payloads import VIEW_QUERY
 from tests.helpers.database_servers import HOST
 from tests.helpers.forked_commands import run_command
 from tests.helpers.free_ports import free_port
@@ -188,6 +189,7 @@ async def test_an_id_that_belongs_to_another_start_is_refused(api: Api, temporal
         assert (other_saga.status_code, "belongs to a run of the saga quick" in other_saga.text) == (409, True)
         handle = (await Temporal.connect(temporal.address)).get_workflow_handle("slow-ended")
         await shop.post("/sagas/slow", json={"id": "slow-ended"})
+        await handle.query(VIEW_QUERY)  # answered when the start has been accepted
         await handle.terminate()
         ended = await shop.post("/sagas/slow", json={"id": "slow-ended"})
         assert (ended.status_code, ended.json()["state"]) == (409, "TERMINATED")

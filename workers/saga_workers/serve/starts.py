@@ -33,7 +33,7 @@ from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartResult
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.temporal_runs import NoAnswer
-from saga_workers.views.saga_view import read_view
+from saga_workers.views.saga_view import read_ended_view, read_view
 from sagas.bulk.batchable import why_not_shared
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
@@ -127,7 +127,10 @@ class StartEndpoint:
         view = None
         if started.bulk_id is not None:
             view = await self._wait_shared(started.bulk_id, started.id, wait, caller) if wait > 0 else None
-        elif started.completed or (wait > 0 and await self._wait(started.id, wait)):
+        elif started.completed:
+            async with self._admission.start(caller.name):
+                view = await read_view(self._locator, started.id, timeout=QUERY_TIMEOUT)
+        elif wait > 0 and await self._wait(started.id, wait):
             view = await self._read_ended(started.id, caller)
         if view is not None and view.is_unverified:
             raise Unverified(started.id)
@@ -138,7 +141,7 @@ class StartEndpoint:
 
     async def _read_ended(self, saga_id: str, caller: Caller) -> SagaView:
         async with self._admission.start(caller.name):
-            return await read_view(self._locator, saga_id, timeout=QUERY_TIMEOUT)
+            return await read_ended_view(self._locator, saga_id, QUERY_TIMEOUT)
 
     async def _wait_shared(self, bulk_id: str, saga_id: str, seconds: float, caller: Caller) -> SagaView | None:
         """The view of a saga of a bulk workflow, if it ends within this time."""

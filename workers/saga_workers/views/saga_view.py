@@ -23,7 +23,7 @@ from temporalio.exceptions import FailureError
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
-from saga_workers.location.verified_outcomes import verified_view
+from saga_workers.location.verified_outcomes import outcome_of, verified_view
 from saga_workers.temporal.attempt_failure import latest_failure
 from saga_workers.temporal.begun_runs import open_state
 from saga_workers.temporal.claimed_states import carried_start, closed_view, may_be_undone, visible_state
@@ -80,6 +80,19 @@ async def read_view(
         if location.home is None:
             raise
     return await view_at(locator, location, web_ui=web_ui, timeout=timeout, workers=workers)
+
+
+async def read_ended_view(locator: Locator, saga_id: str, timeout: timedelta = QUERY_TIMEOUT) -> SagaView:
+    """The view of a saga whose run the caller has followed to its end. The memo of that run has it, so nobody else is
+    asked; what has been done to the saga since does not concern who waited for its end. Errors as of :func:`read_view`,
+    which answers for any other end.
+    """
+    described = await describe_run(locator.temporal, saga_id)
+    if described is not None and described.run.ended_by_itself:
+        outcome = await outcome_of(locator, described.run)
+        if outcome.is_believed and outcome.view is not None:
+            return outcome.view
+    return await read_view(locator, saga_id, timeout=timeout)
 
 
 async def view_at(
