@@ -88,6 +88,39 @@ async def test_starts_that_come_together_share_a_workflow(bank: Bank) -> None:
     assert set(bank.balances().values()) == {90}
 
 
+async def test_many_starts_do_not_wait_for_a_few(bank: Bank) -> None:
+    bank.open_accounts(9)
+    start = await starts(bank.client, wait=LIMIT)
+    with psycopg.connect(bank.url) as holding:
+        holding.execute("select 1 from account where id = 'a1' for update")
+        first = await start(1)
+        results = await asyncio.gather(*(start(number) for number in range(2, 10)))
+        (shared,) = {result.bulk_id for result in results}
+        await bank.client.temporal.get_workflow_handle(str(shared)).result()
+        assert saga_id(1) not in bank.states()
+    await bank.client.temporal.get_workflow_handle(first.id).result()
+    assert set(bank.balances().values()) == {90}
+
+
+async def test_callers_whose_sagas_have_ended_together_share_the_next_workflow(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_starts, "_LONGEST_PAUSE", LIMIT)
+    monkeypatch.setattr(shared_starts, "_MAX_STILL", 1000)
+    callers, turns = 5, 3
+    bank.open_accounts(callers * turns)
+    start = await starts(bank.client, wait=LIMIT)
+
+    async def call(caller: int) -> None:
+        for turn in range(turns):
+            result = await start(1 + caller + callers * turn)
+            await bank.client.temporal.get_workflow_handle(str(result.bulk_id)).result()
+
+    await asyncio.gather(*(call(caller) for caller in range(callers)))
+    assert await bulk_workflows(bank) == turns
+    assert set(bank.balances().values()) == {90}
+
+
 @pytest.mark.slow
 async def test_a_server_that_is_killed_loses_and_repeats_nothing(bank_project: tuple[Project, str]) -> None:
     """Callers repeat what was not answered; a saga that was started and not answered runs once."""
