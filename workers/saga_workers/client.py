@@ -24,6 +24,7 @@ from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartRequest, StartResult
 from saga_workers.temporal.data_converter import project_client
+from saga_workers.temporal.run_results import wait_for_result
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.run_facts import web_ui_link
@@ -68,7 +69,7 @@ class SagaHandle:
         handle = self.client.temporal.get_workflow_handle(self.id)
         for interval in _RESULT_POLLS:
             try:
-                return await handle.result()
+                return await wait_for_result(handle)
             except WorkflowFailureError as error:
                 view, cause = await self.client.view(self.id), error
             except RPCError as error:

@@ -10,6 +10,7 @@ from temporalio.client import Client as Temporal
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
+from saga_workers.temporal.run_results import wait_for_result
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 
 _FIRST_INTERVAL = 0.1
@@ -97,7 +98,7 @@ class SharedOutcomes:
             result.cancel()
 
     def _follow(self, bulk_id: str) -> asyncio.Future[Any]:
-        return asyncio.ensure_future(self._temporal.get_workflow_handle(bulk_id).result())
+        return asyncio.ensure_future(wait_for_result(self._temporal.get_workflow_handle(bulk_id)))
 
 
 def _is_closed(result: asyncio.Future[Any]) -> bool:

@@ -32,6 +32,7 @@ from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartResult
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
+from saga_workers.temporal.run_results import wait_for_result
 from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.views.saga_view import read_ended_view, read_view
 from sagas.bulk.batchable import why_not_shared
@@ -171,7 +172,7 @@ class StartEndpoint:
         async with self._admission.waits:
             try:
                 async with asyncio.timeout(seconds):
-                    await self._locator.temporal.get_workflow_handle(saga_id).result()
+                    await wait_for_result(self._locator.temporal.get_workflow_handle(saga_id))
             except TimeoutError:
                 return False
             except (WorkflowFailureError, *UNREADABLE_PAYLOAD):

@@ -16,6 +16,7 @@ from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_limits import MAX_BULK_INPUTS, StartLimits, shared_size
 from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.run_history import describe_bulk
+from saga_workers.temporal.run_results import wait_for_result
 from sagas.bulk.names import MAX_MEMBERS
 from sagas.errors import SagaError
 from sagas.protocol.payloads import input_digest
@@ -122,7 +123,7 @@ class BulkRowStarter(RowStarter):
         if not self.may_wait():
             return
         try:
-            result = await handle.result()
+            result = await wait_for_result(handle)
         except WorkflowFailureError as error:
             await self._count_after_failure(rows, error)
             return

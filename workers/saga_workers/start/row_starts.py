@@ -19,6 +19,7 @@ from saga_workers.start.start_gate import StartGate
 from saga_workers.start.start_limits import RateLimit, StartLimits
 from saga_workers.start.start_requests import StartRequest
 from saga_workers.start.tally import Tally
+from saga_workers.temporal.run_results import wait_for_result
 from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.views.saga_view import read_view, with_blocking_checked
 from sagas.errors import SagaError
@@ -221,6 +222,6 @@ async def _is_blocked(locator: Locator, run: RunInfo) -> bool:
 
 async def _wait_until_closed(temporal: Temporal, saga_id: str) -> None:
     try:
-        await temporal.get_workflow_handle(saga_id).result()
+        await wait_for_result(temporal.get_workflow_handle(saga_id))
     except WorkflowFailureError:
         return  # the caller reads the state
