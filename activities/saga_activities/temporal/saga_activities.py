@@ -79,7 +79,9 @@ LookBeforeReset = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 ``saga_id``, its ``generation``, its ``input_digest`` and the ``root_start`` of its origin; its steps that are
 ``nested`` sagas, or ``finishes``, and the ``undos`` in guards: the step, the connection, and whether the same guard has
 the step; the ``evidence`` of its commit point, and what an operator says of that (``committed``); the time ``since``
-which it has run; and ``is_lost``, if nobody has the state of an earlier run."""
+which it has run; the ``guarded`` steps by connection, unless their rows have been looked for; ``is_lost``, if nobody
+has the state of an earlier run; and of a nested saga that may have been started before its ``parent``, and the time
+``parent_since`` which an earlier run of it may have run."""
 
 
 class LookUpEarlierChild(Protocol):

@@ -202,8 +202,17 @@ def start_command(run: SagaRun, entry: Entry) -> StartSaga:
         run.generation,
         image_scopes.nested_scope(run, entry),
         run.earlier.exist or entry.outcome == "unknown",
+        _begins_since(run, entry),
         sensitive=sensitive_paths(input, run.plan.sensitive_values(run.input)),
     )
+
+
+def _begins_since(run: SagaRun, entry: Entry) -> float | None:
+    """The earliest time at which an earlier run of the nested saga may have begun, see :class:`StartSaga`."""
+    if entry.step in run.earlier.told_undone or entry.id in run.earlier.told_undone:
+        return None
+    times = [at for at in (run.started_at, run.earlier.since) if at is not None]
+    return min(times, default=None)
 
 
 def child_saga_id(run: SagaRun, entry: Entry) -> str:
@@ -278,6 +287,7 @@ def _start_to_cancel(run: SagaRun, entry: Entry) -> StartSaga | None:
         run.generation,
         image_scopes.nested_scope(run, entry),
         repeats=True,
+        since=_begins_since(run, entry),
         cancelled=_undo_reason(run),
         sensitive=sensitive_paths(input, run.plan.sensitive_values(run.input)),
     )

@@ -11,10 +11,12 @@ from typing import Any
 class EarlierRuns:
     """Knowledge of a run about the runs of its saga before it.
 
-    ``exist``: there may be one that has made the calls of this run. ``generations``: the least generation of an entry,
-    by entry id, where one of them got further; an entry that has left traces is there also with 1. ``pivot_in_place``:
-    the saga is past its commit point, to which this run has not come again, so that nothing may be undone;
-    ``commit_is_unknown``: nobody knows whether it is. ``told_committed``: what an operator says of that.
+    ``exist``: there may be one that has made the calls of this run. ``since``: the earliest time at which one of a
+    nested saga may have begun, seconds since the epoch, as its parent says; None if it says nothing. ``generations``:
+    the least generation of an entry, by entry id, where one of them got further; an entry that has left traces is there
+    also with 1. ``pivot_in_place``: the saga is past its commit point, to which this run has not come again, so that
+    nothing may be undone; ``commit_is_unknown``: nobody knows whether it is. ``told_committed``: what an operator says
+    of that.
 
     Two sources tell of effects ahead of this run, in steps to which it has not come. ``records`` has the steps of the
     earlier runs whose state is known, as in a snapshot. If the state of one is lost (``state_is_lost``), guards and
@@ -32,6 +34,7 @@ class EarlierRuns:
     """
 
     exist: bool = False
+    since: float | None = None
     generations: dict[str, int] = field(default_factory=dict[str, int])
     pivot_in_place: bool = False
     commit_is_unknown: bool = False

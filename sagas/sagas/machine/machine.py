@@ -97,6 +97,7 @@ class Machine:
         undo_scope: str = "",
         root_start: str = "",
         repeats: bool = False,
+        repeats_since: float | None = None,
         told_committed: bool | None = None,
         told_undone: Mapping[str, int] | None = None,
     ) -> None:
@@ -106,7 +107,8 @@ class Machine:
 
         ``undo_scope``: see :class:`sagas.protocol.messages.StartSaga`. ``root_start``: see
         :class:`sagas.protocol.origin.Origin`. ``repeats``: an earlier run of the saga, of which nobody has the state,
-        may have made its calls. ``told_committed``: an operator says whether that was past its commit point;
+        may have made its calls; ``repeats_since``: see ``since`` of :class:`sagas.machine.earlier_runs.EarlierRuns`.
+        ``told_committed``: an operator says whether that was past its commit point;
         ``told_undone``: entries, with their generations, whose undo in another database or service this operator has
         seen.
         """
@@ -114,6 +116,7 @@ class Machine:
         self._run.root_start = root_start
         self._run.earlier.generations = dict(generations or {})
         self._run.earlier.exist = repeats
+        self._run.earlier.since = repeats_since
         self._run.earlier.state_is_lost = repeats
         self._run.earlier.told_committed = told_committed
         self._run.earlier.told_undone = dict(told_undone or {})
@@ -161,6 +164,11 @@ class Machine:
     def earlier_state_is_lost(self) -> bool:
         """True if nobody has the state of an earlier run of the saga."""
         return self._run.earlier.state_is_lost
+
+    @property
+    def repeats_since(self) -> float | None:
+        """See ``since`` of :class:`sagas.machine.earlier_runs.EarlierRuns`."""
+        return self._run.earlier.since
 
     @property
     def told_committed(self) -> bool | None:

@@ -315,8 +315,9 @@ class StartSaga:
     """Start a nested saga. It ends with a ``SagaEnded`` with the same ``id``; ``saga_id`` is the step's key.
 
     ``undo_scope``: see :class:`GuardSpec`. ``repeats``: it may have been started before, by an earlier run of this saga
-    or by an attempt of which nobody knows how it has ended. ``cancelled``: the reason with which it is cancelled before
-    its first step. ``sensitive``: the places of its input that have `x-sensitive` values of this saga.
+    or by an attempt of which nobody knows how it has ended; ``since``: then at this time or later, in seconds since the
+    epoch; None if an operator says that nothing of it is left. ``cancelled``: the reason with which it is cancelled
+    before its first step. ``sensitive``: the places of its input that have `x-sensitive` values of this saga.
     """
 
     id: str
@@ -327,6 +328,7 @@ class StartSaga:
     generation: int = 1
     undo_scope: str = ""
     repeats: bool = False
+    since: float | None = None
     cancelled: str = ""
     sensitive: tuple[tuple[str | None, ...], ...] = ()
 

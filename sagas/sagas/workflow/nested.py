@@ -243,7 +243,7 @@ def _memo_of(command: StartSaga | UndoSaga, root_start: str) -> dict[str, Any]:
     if isinstance(command, StartSaga) and command.sensitive:
         memo[SENSITIVE_MEMO] = [list(path) for path in command.sensitive]
     if isinstance(command, StartSaga) and command.repeats:
-        memo[REPEATS_MEMO] = True
+        memo[REPEATS_MEMO] = True if command.since is None else command.since
     if isinstance(command, StartSaga) and command.cancelled:
         memo[CANCELLED_MEMO] = command.cancelled[:MAX_CANCEL_WORDS]
     return memo

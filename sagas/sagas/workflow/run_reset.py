@@ -84,6 +84,8 @@ class RunReset:
         origin = machine.origin()
         is_known = self._is_repeated and origin.parent is None
         about |= {"guarded": {} if is_known else guarded_effects(machine.definition)}
+        if machine.repeats_since is not None:
+            about |= {"parent": origin.parent, "parent_since": machine.repeats_since}
         about |= {"input_digest": origin.input_digest, "root_start": root_start_of(origin)}
         self._tasks.start(_TASK, self._look_up(about, seed))
 

@@ -45,6 +45,8 @@ from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, MAX_STATE_CHARACTERS, 
 from sagas.text.exact_json import decode_json
 from sagas.text.json_values import parse_json
 from sagas.workflow.client_fields import (
+    LAST_SECOND,
+    number,
     optional_text,
     read_client_value,
     text,
@@ -137,6 +139,7 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         undo_scope="" if parent is None else _text_in_memo(UNDO_SCOPE_MEMO, "the scope of an undo"),
         root_start=resumed.root_start if parent is None else _root_start_in_memo(),
         repeats=repeats,
+        repeats_since=None if parent is None else _since_in_memo(),
         told_committed=resumed.committed,
         told_undone=resumed.undone,
     )
@@ -212,6 +215,21 @@ def _text_in_memo(name: str, what: str) -> str:
     """The text that the parent has set; empty without one. Raises SagaApplicationError for another value."""
     memo = workflow.info().raw_memo.get(name)
     return "" if memo is None else read_client_value(f"the memo {name} is not {what}", memo, text)
+
+
+def _since_in_memo() -> float | None:
+    """Since when an earlier run of the nested saga may have begun; None if its parent does not say that.
+
+    Raises SagaApplicationError for another value.
+    """
+    memo = workflow.info().raw_memo.get(REPEATS_MEMO)
+    if memo is None:
+        return None
+    return read_client_value(f"the memo {REPEATS_MEMO} is not a time", memo, _time_or_true)
+
+
+def _time_or_true(value: Any) -> float | None:
+    return None if value is True else number(value, 0, LAST_SECOND)
 
 
 def _parent_saga() -> str | None:

@@ -17,7 +17,7 @@ from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import Location
 from saga_workers.location.locator import start_with_input
 from saga_workers.location.parent_command import is_undone, parent_command
-from saga_workers.location.purged_evidence import purged_evidence
+from saga_workers.location.purged_evidence import purged_evidence, purged_nested_evidence
 from saga_workers.location.traces import (
     RecordedEffect,
     highest_generations,
@@ -331,14 +331,20 @@ async def _refuse_purged(
 ) -> None:
     """Raise RefusedError for steps that a new run would make again if they have happened: their guard has deleted rows
     of sagas as old as this one. ``effects``: the saga's own ones.
+
+    Those of nested sagas that may have happened are steps of this one.
     """
     told = {entry.partition("#")[0] for entry in undone}
     steps = {
         connection: [id for id in ids if id not in told] for connection, ids in guarded_effects(definition).items()
     }
     purged = await purged_evidence(client.project.settings, steps, origin.started_at, effects)
+    if purged is None:
+        definitions, began = client.project.definitions, origin.started_at
+        nested = client.locator, client.project.settings, definitions, saga_id, definition, began
+        purged = await purged_nested_evidence(*nested, told=told)
     if purged is not None:
-        command = saga_command("resume", saga_id, **{**given, "undone": (*undone, *purged.steps)})
+        command = saga_command("resume", saga_id, **{**given, "undone": (*undone, *purged.own_steps)})
         raise RefusedError(purged.text, help=f"then {command}")
 
 

@@ -81,9 +81,11 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     if undos := _possible_undos(saga_id, about["undos"], recorded, generation):
         await await_undos(settings, undos)
         recorded = await recorded_effects(settings, saga_id)
-    purged = await purged_evidence(settings, about["guarded"], float(about["since"]), recorded)
+    # A nested saga that starts again has begun now; the run that has made its effects may have begun with its parent.
+    began = min(float(about["since"]), float(about.get("parent_since", about["since"])))
+    purged = await purged_evidence(settings, about["guarded"], began, recorded)
     if purged is not None:
-        raise SagaError(f"{purged.text}; then terminate this run, which a reset has made")
+        raise SagaError(f"{purged.text}; then {_end_of_this_run(about)}")
     recorded = [effect for effect in recorded if effect.generation >= generation]
     root_start = about["root_start"]
     effects = without_others(recorded, saga, digest, root_start)
@@ -157,6 +159,14 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
             }
         ),
     }
+
+
+def _end_of_this_run(about: Mapping[str, Any]) -> str:
+    """How a person ends a run that must not go on."""
+    parent = about.get("parent")
+    if parent is None:
+        return "terminate this run, which a reset has made"
+    return f"terminate this run, and decide about it in {parent.removesuffix(UNDO_SUFFIX)}: `done` keeps them"
 
 
 def _possible_undos(
