@@ -36,9 +36,9 @@ from saga_workers.trigger.committed_positions import commit_position, commit_rev
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
 from saga_workers.trigger.delivery import Delivery
-from saga_workers.trigger.empty_assignment import EmptyAssignment
 from saga_workers.trigger.high_watermarks import HighWatermarks
 from saga_workers.trigger.member_config import is_cooperative, member_properties
+from saga_workers.trigger.membership import Membership
 from saga_workers.trigger.partition_assignment import IDENTITY_INTERVAL, OWN_RESET, assign_from_commits
 from saga_workers.trigger.partition_marks import PartitionMarks
 from saga_workers.trigger.read_problem import ReadProblem
@@ -90,7 +90,7 @@ class BridgeReader:
         self._checked_topics: dict[int, set[str]] = {}
         self._positions: dict[int, int] = {}
         self._takeovers = Takeovers()
-        self._empty_assignment = EmptyAssignment(bridge.topic)
+        self._membership = Membership(bridge.topic)
         self._moved_partitions: set[int] = set()
         self._high_watermarks = HighWatermarks()
         self._problem = ReadProblem(settings, self.group, self.topic)
@@ -182,9 +182,10 @@ class BridgeReader:
         if first is None:
             if time.monotonic() >= self._identity_due:
                 self._check_topic()
-                self._problem.look_again(self._consumer, {n: self._positions.get(n) for n in self._producers})
-            if not self._producers and self._empty_assignment.is_forgotten(self._cluster, self.group):
-                raise KafkaOperationError(f"no member has the topic {self.topic}")
+                self._problem.look_again(self._consumer, self._read_to())
+            why = self._membership.why_to_join_again(self._cluster, self.group, self._read_to())
+            if why is not None:
+                raise KafkaOperationError(f"topic {self.topic}: {why}")
             return {}
         self._moved_partitions.clear()
         others = self._consumer.consume(self._batch_size - 1, _FILL_TIMEOUT)
@@ -211,6 +212,10 @@ class BridgeReader:
             else:
                 self._problem.note(error)
         return records
+
+    def _read_to(self) -> dict[int, int | None]:
+        """The offset from which each partition of this member is read; None if it is not known."""
+        return {partition: self._positions.get(partition) for partition in self._producers}
 
     def _check_topic(self) -> None:
         """Raise KafkaOperationError if the topic is another one: the next session reads it from its beginning."""
@@ -248,7 +253,7 @@ class BridgeReader:
         self._marks.begin(starts)
         self._positions.update((start.partition, start.offset) for start in starts)
         self._takeovers.begin(starts)
-        self._empty_assignment.assigned(self._producers)
+        self._membership.assigned(self._producers)
         self.assigned_at = self.assigned_at or time.monotonic()
         numbers = [partition.partition for partition in partitions]
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
@@ -263,7 +268,7 @@ class BridgeReader:
         commit_revoked(client, self.group, self.topic, offsets)
 
     def _on_lost(self, _: Any, partitions: list[Any]) -> None:
-        self._empty_assignment.revoked()
+        self._membership.revoked()
         self._marks.end(partition.partition for partition in partitions)
         for partition in partitions:
             self._moved_partitions.add(partition.partition)

@@ -20,24 +20,31 @@ class Membership:
     def assigned(self, partitions: Collection[Any]) -> None:
         """The group has assigned these partitions."""
         self._empty_assignment.assigned(partitions)
-        self._stalled_fetching.goes_on()
+        self._stalled_fetching.begin_again()
 
     def revoked(self) -> None:
         """The group assigns again."""
         self._empty_assignment.revoked()
 
-    def fetched(self) -> None:
-        """The client has fetched a record, or has come to the end of a partition."""
-        self._stalled_fetching.goes_on()
-
     def why_to_join_again(
-        self, cluster: KafkaAdmin, group: str, read_to: Mapping[int, int | None], *, is_busy: bool
+        self,
+        cluster: KafkaAdmin,
+        group: str,
+        read_to: Mapping[int, int | None],
+        *,
+        is_busy: bool = False,
+        is_paused: bool = False,
     ) -> str | None:
-        """Why an idle reader has to join again; None if it has not. ``read_to``: the offset from which each of its
-        partitions is read, None if it is not known. ``is_busy``: records are being handled. Raises KafkaOperationError.
+        """Why a reader has to join again, for which the client has no record now; None if it has not.
+
+        ``read_to``: the offset from which each of its partitions is read, None if it is not known. ``is_busy``: records
+        are being handled, which must not be interrupted. ``is_paused``: nothing is to be fetched. Raises
+        KafkaOperationError.
         """
         if not read_to:
             return "no member has the topic" if self._empty_assignment.is_forgotten(cluster, group) else None
-        if is_busy or not self._stalled_fetching.is_stalled(cluster, read_to):
+        if is_paused:
+            self._stalled_fetching.begin_again()
+        if is_paused or is_busy or not self._stalled_fetching.is_stalled(cluster, read_to):
             return None
         return "nothing is fetched although records wait"

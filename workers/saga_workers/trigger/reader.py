@@ -157,10 +157,12 @@ class TopicReader:
         )
 
     def _join_again_if_needed(self) -> None:
-        is_busy = bool(self._paused or self._executor.pending or self._careful.pending)
+        is_busy, is_paused = bool(self._executor.pending or self._careful.pending), self._paused is True
         read_to = {number: (its := self._trackers.get(number)) and its.read_to for number in self._assigned}
         try:
-            why = self._membership.why_to_join_again(self._cluster, self.group, read_to, is_busy=is_busy)
+            why = self._membership.why_to_join_again(
+                self._cluster, self.group, read_to, is_busy=is_busy, is_paused=is_paused
+            )
         except KafkaOperationError as error:
             return self._problem.note(error)
         if why is not None:
@@ -208,7 +210,6 @@ class TopicReader:
                 self._look_at_idle_topic()
             self._join_again_if_needed()
             return []
-        self._membership.fetched()
         self._moved_partitions.clear()
         others = self._client.consume(self._batch_size - 1, self._fill_time)
         # If its partition is reassigned meanwhile, the client drops what it has buffered, but not the message returned

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config
-from saga_workers.trigger import empty_assignment, partition_assignment, stalled_fetching
+from saga_workers.trigger import empty_assignment, partition_assignment
 from saga_workers.trigger.bridge import BridgeReader
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
@@ -109,28 +109,3 @@ async def test_a_partition_that_is_gone_does_not_hold_up_the_others(
     assert [start.partition for start in starts] == [0]
     assert [partition.partition for partition in member.assignment()] == [0]
     member.close()
-
-
-async def test_a_reader_that_gets_nothing_although_records_wait_joins_again(
-    kafka: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A topic that is created again during a rebalance has this effect; here the client is paused."""
-    monkeypatch.setattr(stalled_fetching, "PATIENCE", 1.0)
-    settings, topic, got = kafka.settings(prefix=fresh("p")), kafka.create_topic(), list[int]()
-
-    async def note(record: ConsumedRecord) -> None:
-        got.append(record.offset)
-
-    reader = TopicReader(settings, f"{settings.prefix}-readers", topic, note)
-    async with _running(reader):
-        kafka.produce(topic, 1)
-        await until(lambda: got == [0])
-        await asyncio.sleep(3)
-        assert "joining again" not in caplog.text
-        await reader._in_thread(lambda: reader._client.pause(reader._client.assignment()))
-        kafka.produce(topic, 2)
-        await until(lambda: got == [0, 1])
-        assert "nothing is fetched although records wait, joining again" in caplog.text
-        kafka.produce(topic, 3)
-        await until(lambda: got == [0, 1, 2])
-        await until(lambda: list(reader.lags()) == [(reader.group, topic, 0, 0)])
