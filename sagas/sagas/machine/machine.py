@@ -31,6 +31,7 @@ from sagas.machine import (
 from sagas.machine.decisions import apply, preview, rules
 from sagas.machine.decisions.form import malformed_decision
 from sagas.machine.earlier import resets, unknown_steps
+from sagas.machine.earlier_runs import EarlierRuns
 from sagas.machine.expressions import evaluation, expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.finish import finish_command
@@ -161,19 +162,9 @@ class Machine:
         return self._run.generation
 
     @property
-    def earlier_state_is_lost(self) -> bool:
-        """True if nobody has the state of an earlier run of the saga."""
-        return self._run.earlier.state_is_lost
-
-    @property
-    def repeats_since(self) -> float | None:
-        """See ``since`` of :class:`sagas.machine.earlier_runs.EarlierRuns`."""
-        return self._run.earlier.since
-
-    @property
-    def told_committed(self) -> bool | None:
-        """An operator's word on whether an earlier run without a state was past its commit point; None without one."""
-        return self._run.earlier.told_committed
+    def earlier(self) -> EarlierRuns:
+        """Knowledge of the runs of the saga before this one, which must not be modified."""
+        return self._run.earlier
 
     @property
     def highest_generation(self) -> int:

@@ -77,15 +77,15 @@ class RunReset:
         nested = [step.id for step in machine.definition.steps if is_nested(step)]
         since = info.workflow_start_time.timestamp() if machine.started_at is None else machine.started_at
         about = {"saga_id": saga_id, "generation": machine.generation, "nested": nested, "since": since}
-        about |= {"evidence": commit_evidence(machine.definition).to_json(), "is_lost": machine.earlier_state_is_lost}
+        about |= {"evidence": commit_evidence(machine.definition).to_json(), "is_lost": machine.earlier.state_is_lost}
         finishes = [step.id for step in machine.definition.steps if step.do.uses == "finish"]
-        about |= {"committed": machine.told_committed, "finishes": finishes}
+        about |= {"committed": machine.earlier.told_committed, "finishes": finishes}
         about |= {"undos": [list(undo) for undo in _guarded_undos(machine.definition)]}
         origin = machine.origin()
         is_known = self._is_repeated and origin.parent is None
         about |= {"guarded": {} if is_known else guarded_effects(machine.definition)}
-        if machine.repeats_since is not None:
-            about |= {"parent": origin.parent, "parent_since": machine.repeats_since}
+        if machine.earlier.since is not None:
+            about |= {"parent": origin.parent, "parent_since": machine.earlier.since}
         about |= {"input_digest": origin.input_digest, "root_start": root_start_of(origin)}
         self._tasks.start(_TASK, self._look_up(about, seed))
 

@@ -1,4 +1,4 @@
-"""What does not count as a client library that fetches nothing: the clock and the brokers are those of the test."""
+"""A client library that fetches nothing, and what does not count as that; the clock and the brokers are the test's."""
 
 from __future__ import annotations
 

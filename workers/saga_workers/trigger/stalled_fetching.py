@@ -22,7 +22,7 @@ class StalledFetching:
     def __init__(self, topic: str) -> None:
         self._topic = topic
         self._waits: dict[int, tuple[int | None, float]] = {}
-        """Of each partition with records before the reader: the offset from which it is read, and since when."""
+        """The partitions with records before the reader: the offset from which each is read, and since when."""
         self._asked_at = 0.0
 
     def begin_again(self) -> None:
