@@ -18,6 +18,7 @@ from temporalio.client import Client as Temporal
 from saga_activities.guard.entry_key import fits_guard_key
 from saga_activities.ledger.records import Claim, RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable, NoLedger, RunLedger, using_ledger
+from saga_workers.location.counted_undos import counted_undo
 from saga_workers.location.foreign_runs import may_have_effects
 from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import BulkMember, Location
@@ -188,16 +189,9 @@ class Locator:
         return await effects_of_sagas(self.settings, await nested_sagas(self.settings, saga_id))
 
     async def undo_of(self, run: RunInfo) -> RunDescription | None:
-        """The newest run that undoes this one; None if there is none.
-
-        One that anybody may have closed has not undone a saga that was closed from outside, which is to be continued.
-        """
-        undo = await self._undo(run.id, run.workflow_type, run.start_time)
-        if undo is not None and run.ended_from_outside and undo.run.ended_by_itself:
-            outcome = await outcome_of(self, undo.run)
-            if outcome.doubt == UNVERIFIED and outcome.row is None:
-                return None
-        return undo
+        """The newest run that undoes this one; None if there is none, see :func:`counted_undo`."""
+        outside = run.ended_from_outside
+        return await counted_undo(self, run.id, run.workflow_type, run.start_time, closed_from_outside=outside)
 
     async def members(self, claims: Sequence[Claim], *, without: Collection[str] = ()) -> list[BulkMember]:
         """The claims of bulk workflows, each with its bulk workflow, which is asked for once."""
@@ -219,11 +213,11 @@ class Locator:
                 return Location(saga_id, member)
             if await self.ledger.bulk_claim(saga_id) != claim:
                 return await self.locate(saga_id)  # it has left or ended, and then its bulk workflow was over
-            return Location(saga_id, member, await self._undo(saga_id, claim.saga, claim.claimed_at))
+            return Location(saga_id, member, await counted_undo(self, saga_id, claim.saga, claim.claimed_at))
         row = await self.ledger.find(saga_id)
         if row is None or (closed_at is not None and row.started_at <= closed_at):
             return Location(saga_id, None)
-        undo = await self._undo(saga_id, row.view.saga, row.started_at)
+        undo = await counted_undo(self, saga_id, row.view.saga, row.started_at)
         counts = undo is not None and (undo.run.running or may_be_undone(row.view.state))
         return Location(saga_id, row, undo if counts else None)
 
@@ -265,7 +259,7 @@ class Locator:
         if completed is not None:
             return Location(run.id, completed, await self.undo_of(completed.run))
         assert row is not None
-        return Location(run.id, row, await self._undo(run.id, row.view.saga, row.started_at))
+        return Location(run.id, row, await counted_undo(self, run.id, row.view.saga, row.started_at))
 
     async def _completed_run(self, run: RunInfo) -> RunDescription | None:
         """The last run of the id before this one, if it has completed as a worker of the project has signed."""
@@ -292,12 +286,6 @@ class Locator:
             if row is not None and is_later and row.view.state in STARTED_AGAIN:
                 return row
         return None
-
-    async def _undo(self, saga_id: str, saga: str, since: datetime) -> RunDescription | None:
-        """The run of the undo. A workflow of another type does not concern the saga, whatever its start was; one that
-        is older than ``since`` belongs to an earlier generation."""
-        undo = await describe_saga_run(self.temporal, saga_id + UNDO_SUFFIX)
-        return undo if undo is not None and undo.run.workflow_type == saga and undo.run.start_time >= since else None
 
 
 def start_with_input(saga_id: str, saga: str = "NAME") -> str:

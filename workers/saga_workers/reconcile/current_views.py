@@ -9,7 +9,7 @@ from dataclasses import replace
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.claimed_states import may_be_undone
-from saga_workers.temporal.temporal_runs import RunInfo, undoes
+from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.views.saga_view import bare_view, with_undo
 from sagas.protocol.doubtful_outcomes import IN_LEDGER, missing_key
 from sagas.protocol.saga_view import SagaView
@@ -26,7 +26,7 @@ async def current_view(locator: Locator, saga_id: str) -> SagaView | None:
         return None
     if location.run.never_accepted and (await locator.locate(saga_id)).run is None:
         return None
-    view = await combined_view(locator, location.run.run, location.undo.run if location.undo else None)
+    view = await combined_view(locator, location.run.run, may_have_undo=location.undo is not None)
     if view.can_undo and (row := (await locator.locate(saga_id)).row) is not None:
         return row.view  # the ledger has the end of an undo whose run is deleted
     return view
@@ -43,14 +43,15 @@ async def current_views(locator: Locator, saga_ids: Sequence[str]) -> dict[str, 
     return dict(zip(saga_ids, await asyncio.gather(*map(ask, saga_ids)), strict=True))
 
 
-async def combined_view(locator: Locator, run: RunInfo, undo: RunInfo | None) -> SagaView:
-    """The view of a run, with that of its undo if that has begun after it."""
+async def combined_view(locator: Locator, run: RunInfo, *, may_have_undo: bool) -> SagaView:
+    """The view of a run, with that of its undo. ``may_have_undo``: there is a run with the id of the undo."""
     view = await _decided_view(locator, run)
-    if undo is None or not undoes(undo, run) or not may_be_undone(view.state):
+    undo = await locator.undo_of(run) if may_have_undo and may_be_undone(view.state) else None
+    if undo is None:
         return view
-    if undo.running:
+    if undo.run.running:
         return replace(view, state="COMPENSATING", ended_at=None)
-    return with_undo(view, await _decided_view(locator, undo))
+    return with_undo(view, await _decided_view(locator, undo.run))
 
 
 async def _decided_view(locator: Locator, run: RunInfo) -> SagaView:

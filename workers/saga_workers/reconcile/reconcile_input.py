@@ -139,7 +139,7 @@ async def _saga_views(
         if (base := (await locator.within_temporal().locate(saga_id)).run) is not None:
             bases[saga_id] = base.run
     for saga_id, run in bases.items():
-        yield await readable_view(run, combined_view(locator, run, undos.get(saga_id)))
+        yield await readable_view(run, combined_view(locator, run, may_have_undo=saga_id in undos))
     for saga_id in sorted(without_saga - bases.keys()):  # its run, if it has one, ended before the window
         if (view := await current_view(locator, saga_id)) is not None:
             yield view

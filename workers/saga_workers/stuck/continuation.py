@@ -18,9 +18,9 @@ from saga_activities.ledger.rows import make_record
 from saga_workers.interventions import start_undo
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
+from saga_workers.location.served_runs import is_on_own_queue
 from saga_workers.location.traces import open_effects, recorded_effects
 from saga_workers.stuck.counted_children import require_uncounted
-from saga_workers.stuck.served_runs import is_on_own_queue
 from saga_workers.stuck.verdict import RUN_DELETED
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.machine_query import query_machine, verifying_keys

@@ -23,9 +23,9 @@ from saga_workers.location.accepted_undos import may_undo
 from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
+from saga_workers.location.served_runs import is_on_own_queue, is_open_for, is_served
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.stuck.missing_parents import find_missing_parent
-from saga_workers.stuck.served_runs import is_on_own_queue, is_open_for, is_served
 from saga_workers.temporal.claimed_states import carried_start
 from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import start_of_run

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
+from saga_workers.location.served_runs import is_open_for
 from saga_workers.location.verified_outcomes import outcome_of
-from saga_workers.stuck.served_runs import is_open_for
 from saga_workers.temporal.root_starts import root_start_of_run
 from saga_workers.temporal.run_times import was_closed_before, was_started_by
 from saga_workers.temporal.temporal_runs import RunInfo

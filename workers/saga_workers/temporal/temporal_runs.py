@@ -151,15 +151,6 @@ async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDesc
     return RunDescription(_run_info(temporal, answer.workflow_execution_info), answer)
 
 
-def undoes(undo: RunInfo, run: RunInfo) -> bool:
-    """Return whether the run with the id of an undo is that of ``run``.
-
-    A workflow of another type does not concern the saga, whatever its start was. An older undo belongs to an earlier
-    run of the saga's id, before it was started again.
-    """
-    return undo.workflow_type == run.workflow_type and undo.start_time >= run.start_time
-
-
 async def list_runs(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:
     """The runs that match Temporal's list filter, newest first. Raises UsageError if the filter is invalid."""
     token, size = b"", _PAGE_SIZE

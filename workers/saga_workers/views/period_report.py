@@ -15,6 +15,7 @@ from typing import Any
 
 from saga_activities.ledger.records import OutcomeCount
 from saga_workers.location.locator import Locator
+from saga_workers.temporal.saga_runs import was_refused
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, namespace_retention
 from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.views.parked import group_parked, read_parked
@@ -202,7 +203,8 @@ async def _count_in_temporal(
 async def _count_superseded(locator: Locator, closed: SagaFilter, gate: asyncio.Semaphore) -> int:
     """How many of these runs do not count, as another run, or a row of the ledger, counts for the same saga.
 
-    A saga that was closed from outside is resumed by another run of its id, or undone by one of its own.
+    A saga that was closed from outside is resumed by another run of its id, or undone by one of its own. Any client may
+    start a run with the id of an undo: one that undoes no saga does not count at all.
     """
     temporal = locator.temporal
 
@@ -212,8 +214,13 @@ async def _count_superseded(locator: Locator, closed: SagaFilter, gate: asyncio.
             if last is not None and last.run.run_id != run.run_id:
                 return True
             if not run.id.endswith(UNDO_SUFFIX):
-                return await describe_run(temporal, run.id + UNDO_SUFFIX) is not None
+                undo = await locator.undo_of(run)
+                return undo is not None and not was_refused(undo.run)
             undone = await describe_run(temporal, run.id.removesuffix(UNDO_SUFFIX))
+            if undone is not None:
+                undo = await locator.undo_of(undone.run)
+                if undo is None or undo.run.run_id != run.run_id:
+                    return True
         return locator.ledger.configured and undone is not None and not undone.run.ended_from_outside
 
     runs: list[RunInfo] = []

@@ -17,9 +17,9 @@ from temporalio.common import RawValue
 
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
+from saga_workers.location.served_runs import is_on_own_queue
 from saga_workers.location.traces import effects_with_nested, open_effects_of_all, undecided_undo
 from saga_workers.location.verified_outcomes import outcome_of
-from saga_workers.stuck.served_runs import is_on_own_queue
 from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_single_payload
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.root_starts import nested_root_start

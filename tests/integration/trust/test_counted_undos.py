@@ -1,0 +1,92 @@
+"""A stranger's run with the id of an undo, which no worker has taken for one, changes nothing of what a saga reads."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from saga_spark.reconcile.extracts import ReconciliationScope
+from saga_workers.client import Client
+from saga_workers.reconcile.current_views import current_view
+from saga_workers.reconcile.reconcile_input import _saga_views
+from saga_workers.views.period_report import read_report
+from saga_workers.views.saga_list import SagaFilter, query_sagas
+from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.waiting import until
+from tests.integration.trust.conftest import Shop
+from tests.integration.trust.test_forged_undos import forge_undo
+from tests.integration.trust.test_replayed_starts import waits
+from tests.integration.trust.test_resets_after_undos import completed
+
+FORMS = ["later", "kept", "terminated"]
+
+
+@pytest.fixture
+async def client(shop: Shop) -> AsyncIterator[Client]:
+    shop.project = shop.with_keys("k" * 32)
+    async with running_worker(shop.project) as client:
+        yield client
+
+
+async def states(client: Client, id: str) -> dict[str, str]:
+    """The state of a saga, as each reader has it."""
+    settings = client.project.settings
+
+    async def listed() -> str | None:
+        criteria = SagaFilter(task_queue=settings.temporal.task_queue, id_prefix=id)
+        views = {view.id: view.state async for view in query_sagas(client.locator, criteria, limit=9)}
+        return views.get(id)
+
+    view = await current_view(client.locator, id)
+    assert view is not None
+    since = datetime.now(UTC).timestamp() - 3600
+    scope = ReconciliationScope(since=since)
+    views = {view.id: view.state async for view in _saga_views(client.locator, settings, scope, set())}
+    return {
+        "show": (await client.show(id))["state"],
+        "list": await until(listed),
+        "reconcile one": view.state,
+        "reconcile all": views[id],
+    }
+
+
+@pytest.mark.parametrize("how", FORMS)
+async def test_a_completed_saga_stays_completed(client: Client, how: str) -> None:
+    id = await completed(client, f"ended-{uuid.uuid4()}")
+    await forge_undo(client, id, how)
+    await until(lambda: _lists_undo(client, id))
+    assert set((await states(client, id)).values()) == {"COMPLETED"}
+
+
+@pytest.mark.parametrize("how", FORMS)
+async def test_an_undone_saga_stays_undone(client: Client, how: str) -> None:
+    id = await completed(client, f"undone-{uuid.uuid4()}")
+    await client.undo(id, reason="a test", who="anna")
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    await forge_undo(client, id, how)
+    await until(lambda: _lists_undo(client, id, runs=2))
+    assert set((await states(client, id)).values()) == {"COMPENSATED"}
+
+
+@pytest.mark.parametrize("how", FORMS)
+async def test_a_terminated_saga_counts_as_terminated(client: Client, how: str) -> None:
+    id = f"lost-{uuid.uuid4()}"
+    await client.start("moving", {}, id=id)
+    await until(lambda: waits(client, id))
+    await client.temporal.get_workflow_handle(id).terminate()
+    await forge_undo(client, id, how)
+    await until(lambda: _lists_undo(client, id))
+    now = datetime.now(UTC)
+    queue = client.project.settings.temporal.task_queue
+    criteria = SagaFilter(task_queue=queue, since=now - timedelta(hours=1))
+    report = await read_report(client.locator, criteria, ("moving",), now)
+    [count] = [count for count in report.sagas if count.saga == "moving"]
+    assert count.states.get("TERMINATED") == 1
+
+
+async def _lists_undo(client: Client, id: str, *, runs: int = 1) -> bool:
+    query = f"WorkflowId = '{id}~undo'"
+    return (await client.temporal.count_workflows(query)).count == runs
