@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from sagas.definition.model import Operation, Retry
-from sagas.machine.state import Entry, Flight, OperationState
+from sagas.machine.state import Entry, Flight, OperationState, SagaRun
 from sagas.protocol import outcomes
+from sagas.protocol.messages import AttemptsMade
 from sagas.protocol.outcomes import Outcome
+
+
+def attempts_made(run: SagaRun, event: AttemptsMade) -> None:
+    """The call in flight is not the first of its operation any more, so its end alone does not tell what happened."""
+    flight, entry = run.flight_of(event.id)
+    if flight is None or entry is None:
+        return
+    flight.attempts_made, flight.due_at = flight.attempts_made + event.attempts - event.uncharged, event.due_at
+    count_earlier_attempts(entry, flight, event.attempts, unsure=event.unsure, uncharged=event.uncharged)
 
 
 def count_attempts(state: Entry | OperationState, outcome: Outcome, attempts: int | None, retry: Retry) -> None:

@@ -218,6 +218,10 @@ class Machine:
         """Record for the view that an operator has paused or resumed the saga. Returns the timers that go on."""
         return operator_pause.note(self._run, what, at, who, reason)
 
+    def pause_refusal(self) -> str | None:
+        """Why a pause is refused; None if it is accepted."""
+        return operator_record.pause_refusal(self._run)
+
     def masked_words(self, words: str) -> str:
         """The words, which somebody has written about the saga, with `•••` in place of `x-sensitive` values."""
         return operator_record.masked_words(self._run, words)
@@ -297,7 +301,7 @@ def _handle_event(run: SagaRun, event: MachineEvent) -> None:
         case CallEnded():
             _call_ended(run, event)
         case AttemptsMade():
-            _attempts_made(run, event)
+            attempt_counts.attempts_made(run, event)
         case SagaEnded():
             _saga_ended(run, event)
         case ChildParked():
@@ -372,15 +376,6 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
             commit.confirm_ended(run, entry, outcome, event.attempts, mark=flight.call_kind == "confirm-mark")
     if entry.decision is not None and entry.id in run.parked:
         run.post(CarryOutDecision(entry, entry.decision))
-
-
-def _attempts_made(run: SagaRun, event: AttemptsMade) -> None:
-    """The call in flight is not the first of its operation any more, so its end alone does not tell what happened."""
-    flight, entry = run.flight_of(event.id)
-    if flight is None or entry is None:
-        return
-    flight.attempts_made, flight.due_at = flight.attempts_made + event.attempts - event.uncharged, event.due_at
-    attempt_counts.count_earlier_attempts(entry, flight, event.attempts, unsure=event.unsure, uncharged=event.uncharged)
 
 
 def _saga_ended(run: SagaRun, event: SagaEnded) -> None:

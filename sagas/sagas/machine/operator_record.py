@@ -15,6 +15,13 @@ from sagas.machine.state import SagaRun, shown_arguments
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.saga_view import Intervention
 
+MAX_PAUSES = 500
+"""Pauses of one saga: the state, which a run hands on to the next one, has each of them."""
+
+MAX_RECORD_CHARACTERS = 512 * 1024
+"""Characters of all names, reasons and evidence in the record, beyond which nothing is taken that can be repeated
+without end."""
+
 
 def masked_words(run: SagaRun, words: str) -> str:
     """The words, which somebody has written about the saga, with `•••` in place of `x-sensitive` values."""
@@ -43,3 +50,21 @@ def last_decision(run: SagaRun, entry: str) -> dict[str, Any]:
     """When, who, why and with what evidence an operator last decided about the entry."""
     row = next((row for row in reversed(run.operator) if row["step"] == entry), {})
     return {name: row.get(name) for name in ("at", "who", "reason", "evidence")}
+
+
+def pause_refusal(run: SagaRun) -> str | None:
+    """Why the saga takes no further pause; None if it takes one."""
+    if sum(row["decision"] == "pause" for row in run.operator) >= MAX_PAUSES:
+        return f"the saga has been paused {MAX_PAUSES:,} times, which is the most"
+    return repetition_refusal(run)
+
+
+def repetition_refusal(run: SagaRun) -> str | None:
+    """Why nothing is recorded any more that can be repeated without end; None if something is."""
+    words = sum(len(row[name] or "") for row in run.operator for name in ("who", "reason", "evidence"))
+    if words < MAX_RECORD_CHARACTERS:
+        return None
+    return (
+        f"the names, reasons and evidence of what operators have decided about this saga have {words:,} characters, "
+        f"and neither a pause nor a retry is taken beyond {MAX_RECORD_CHARACTERS:,}"
+    )

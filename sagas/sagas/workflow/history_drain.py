@@ -11,13 +11,10 @@ from datetime import timedelta
 
 from temporalio import workflow
 
-from sagas.workflow.limits import HISTORY_LIMIT
+from sagas.workflow.limits import history_is_full
 
 MAX_DRAIN = timedelta(seconds=30)
 """Time for what is in flight to end."""
-
-_SIZE_LIMIT = 40 * 1024 * 1024
-"""Bytes of a history from which on a run waits as long as it takes; Temporal terminates it at 50 MiB."""
 
 
 class HistoryDrain:
@@ -37,8 +34,7 @@ class HistoryDrain:
     @property
     def is_urgent(self) -> bool:
         """True if the history has come close to the limit."""
-        info = workflow.info()
-        return info.get_current_history_length() >= HISTORY_LIMIT or info.get_current_history_size() >= _SIZE_LIMIT
+        return history_is_full()
 
     def give_up(self) -> None:
         """The wait was in vain."""

@@ -26,11 +26,33 @@ on a busy machine."""
 VIEW_LIMIT = 512 * 1024
 """Maximum bytes of a view in a memo, a failure or a query result."""
 
+ANSWER_LIMIT = 32 * 1024
+"""Maximum bytes of the view in the answer to an update: the history has each of these answers."""
+
 NEXT_TASK = timedelta(milliseconds=1)
 """The shortest timer; it fires in another workflow task."""
 
 HISTORY_LIMIT = 40_000
 """Maximum events of a run before it must continue as new; Temporal terminates it at 51,200."""
+
+_SIZE_LIMIT = 40 * 1024 * 1024
+"""Maximum bytes of its history; Temporal terminates it at 50 MiB."""
+
+
+def history_is_full() -> bool:
+    """True if the history has come close to the size at which Temporal terminates the run."""
+    info = workflow.info()
+    return info.get_current_history_length() >= HISTORY_LIMIT or info.get_current_history_size() >= _SIZE_LIMIT
+
+
+def full_history_text(what: str) -> str:
+    """Why a run with a full history takes no more of what can be repeated without end, such as a pause."""
+    info = workflow.info()
+    return (
+        f"no more {what} of this saga: the history of its run has {info.get_current_history_length():,} events and "
+        f"{info.get_current_history_size():,} bytes, and Temporal terminates a run with too many; the saga goes on in "
+        "a new run as soon as none of its calls and nested sagas is running"
+    )
 
 
 def to_payload(value: Any, what: str) -> Payload:

@@ -43,7 +43,7 @@ from sagas.workflow.client_messages import (
 )
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import ENVELOPE_VALUES, NO_INPUT, UnreadableValue, bounded_value, raw_json
-from sagas.workflow.limits import VIEW_LIMIT
+from sagas.workflow.limits import ANSWER_LIMIT, VIEW_LIMIT, full_history_text, history_is_full
 from sagas.workflow.lock_calls import LockCalls, release_refusal
 from sagas.workflow.operator_pause import OperatorPause, not_paused_text
 from sagas.workflow.parent_cancels import ParentCancels
@@ -81,15 +81,29 @@ class SagaMessages(ABC):
     def _execute(self, command: Command) -> None:
         """Execute a command of the machine."""
 
+    def _count_message(self) -> None:
+        """Check whether the run must continue as new. Messages that change nothing also make its history long."""
+        if self._started:
+            self._feed(TimerFired(id="message", at=workflow.time()))
+
+    def _answer(self) -> RawValue:
+        """The view in the answer to an update."""
+        assert self._machine is not None
+        return raw_json(shrink_view(self._shown(self._machine), ANSWER_LIMIT).to_json())
+
     @workflow.signal(name=CANCEL_SIGNAL, description="The parent saga is rolled back, and this one with it.")
     def cancelled_by_parent(self, request: RawValue = NO_INPUT) -> None:
         if (event := self._cancels.receive(request)) is not None:
             self._feed(event)
+        else:
+            self._count_message()
 
     @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
     def child_parked(self, report: RawValue = NO_INPUT) -> None:
         if (event := self._reports.receive(report)) is not None:
             self._feed(event)
+        else:
+            self._count_message()
 
     @workflow.signal(name=LOCKS_SIGNAL, description="Another saga has released locks: ask for those of this one.")
     def locks_changed(self) -> None:
@@ -102,6 +116,7 @@ class SagaMessages(ABC):
             event = to_signal_event(name, data)
         except UnreadableValue as error:
             workflow.logger.warning("signal ignored, its data cannot be read: %s", error)
+            self._count_message()
             return
         self._feed(event)
 
@@ -147,28 +162,40 @@ class SagaMessages(ABC):
         response = (await self._begun()).cancel_response()
         if response in ("accepted", "recorded"):
             self._feed(cancel_event(request_fields(request)))
+        else:
+            self._count_message()
         return response
 
     @cancel.validator
     def check_cancel(self, request: RawValue = NO_INPUT) -> None:
         check_request(request)
+        if not self._started or self._machine is None or not history_is_full():
+            return
+        if (response := self._machine.cancel_response()) not in ("accepted", "recorded"):
+            raise refused_error(f"{full_history_text('cancels')}; a cancel would change nothing ({response})")
 
     @workflow.update(name="pause", description="Start no call and no nested saga, in either direction, until `resume`.")
     async def pause(self, request: RawValue = NO_INPUT) -> RawValue:
         self._pause.begin(await self._begun(), request_fields(request))
-        return self.view()
+        self._count_message()
+        return self._answer()
 
     @pause.validator
     def check_pause(self, request: RawValue = NO_INPUT) -> None:
         check_request(request)
         if self._finish is not None:
             raise refused_error("the saga has ended")
+        if self._started and self._machine is not None:
+            refusal = full_history_text("pauses") if history_is_full() else self._machine.pause_refusal()
+            if refusal is not None:
+                raise refused_error(refusal)
 
     @workflow.update(name="resume", description="Begin what was held back since `pause`, and go on.")
     async def resume(self, request: RawValue = NO_INPUT) -> RawValue:
         for command in self._pause.end(await self._begun(), request_fields(request)):
             self._execute(command)
-        return self.view()
+        self._count_message()
+        return self._answer()
 
     @resume.validator
     def check_resume(self, request: RawValue = NO_INPUT) -> None:
@@ -179,7 +206,7 @@ class SagaMessages(ABC):
     @workflow.update(name=CALLBACK_UPDATE, description="A participant answers a request that it has accepted.")
     async def callback(self, request: RawValue = NO_INPUT) -> str:
         receipt = await self._activity_calls.callbacks.receive(request_fields(request))
-        self._feed(TimerFired(id="callback", at=workflow.time()))  # callbacks alone can make the history long
+        self._count_message()
         return receipt
 
     @callback.validator
@@ -201,7 +228,7 @@ class SagaMessages(ABC):
             self._locks.leave()
         else:
             self._feed(event)
-        return self.view()
+        return self._answer()
 
     @resolve.validator
     def check_decision(self, decision: RawValue = NO_INPUT) -> None:
@@ -212,6 +239,8 @@ class SagaMessages(ABC):
             raise refused_error(f"a decision needs step, decision, reason and who: {error}") from None
         if self._started and (refusal := self._decision_refusal(event)) is not None:
             raise refused_error(refusal)
+        if event.decision == "retry" and history_is_full():
+            raise refused_error(full_history_text("retries"))
         # A validator is not called in a replay, so what was accepted stays accepted.
         if is_signed_decision(event) and not is_trusted(self.trust, lambda trust: trusts_decision(trust, request)):
             raise refused_error(

@@ -22,6 +22,7 @@ from sagas.machine.corrected_probes import probe_of
 from sagas.machine.decisions.form import json_type, malformed_decision
 from sagas.machine.decisions.result_uses import result_problem
 from sagas.machine.expressions import arguments
+from sagas.machine.operator_record import repetition_refusal
 from sagas.machine.retries import is_single_attempt
 from sagas.machine.state import OUTPUT_STEP, Entry, SagaRun
 from sagas.machine.unclosed_skips import is_unclosed
@@ -42,6 +43,8 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
         return wrong
     if run.finished:
         return f"{run.saga_id} has ended ({run.state}): there is nothing left to decide"
+    if decision.decision == "retry" and (full := repetition_refusal(run)) is not None:
+        return full
     if decision.step == OUTPUT_STEP and OUTPUT_STEP in run.parked:
         return _impossible_decision(decision, ["retry", "done"], "`output`")
     entry = run.entry(decision.step)
