@@ -44,13 +44,17 @@ class RunReset:
         self._answered = self._asked
         """The seeds of the latest reset that was asked about, and of the latest with an answer; of neither before."""
         self._cancelled = ""
+        self._first = self._asked
         self._is_repeated = False
-        """True for a run of `saga resume`, which has looked whether guards still tell of the saga."""
+        """True for a run of `saga resume`, which has looked whether guards still tell of the saga. Since then guards
+        may have deleted its rows, so a reset of such a run looks again."""
+        self.refusal = ""
+        """The reason why this run may do nothing; empty if it may."""
 
     def begin(self, trust: RunTrust | None) -> None:
         """The run begins, which may be at a reset to its very first task: then its seed is not its first one."""
         if trust is not None:
-            self._asked = self._answered = trust.first_seed
+            self._asked = self._answered = self._first = trust.first_seed
 
     def ask(self, *, cancelled: str = "") -> None:
         """Ask what an earlier run has done also without a reset: it was deleted, and this run repeats it.
@@ -82,7 +86,7 @@ class RunReset:
         about |= {"committed": machine.earlier.told_committed, "finishes": finishes}
         about |= {"undos": [list(undo) for undo in _guarded_undos(machine.definition)]}
         origin = machine.origin()
-        is_known = self._is_repeated and origin.parent is None
+        is_known = self._is_repeated and seed == self._first and origin.parent is None
         about |= {"guarded": {} if is_known else guarded_effects(machine.definition)}
         if machine.earlier.since is not None:
             about |= {"parent": origin.parent, "parent_since": machine.earlier.since}
@@ -95,6 +99,9 @@ class RunReset:
         summary = "what has the saga done, or undone, before this run?"
         answer = await perform_until_answered(RESET_ACTIVITY, request, summary, timeout=_TIMEOUT)
         self._tasks.discard(_TASK)
+        if refusal := answer.get("refused"):
+            self.refusal = str(refusal)
+            return
         self._answered = seed
         now = workflow.time()
         state = unpack_state(answer["left"])

@@ -105,15 +105,17 @@ class SagaWorkflow(SagaMessages):
         try:
             first = await self._start_shielded(args)
         except SagaApplicationError as error:
-            self._refusal = error.message
-            await self._wait(workflow.all_handlers_finished)
+            await self._refuse(error.message)
             raise
         # Events that arrived before the start: the machine receives the start event first.
         self._early_events.insert(0, first)
         self._apply_early_events()
         while self._finish is None:
             await self._wait(lambda: self._finish is not None or self._must_act)
-            if self._reset.is_new:
+            if self._reset.refusal:
+                await self._refuse(self._reset.refusal)
+                raise refused_error(self._reset.refusal)
+            elif self._reset.is_new:
                 self._reset.look_up(self._machine)
             elif self._finish is None:
                 await self._wait(workflow.all_handlers_finished)
@@ -124,6 +126,11 @@ class SagaWorkflow(SagaMessages):
         await self._wait(workflow.all_handlers_finished)
         await self._wait(lambda: not self._sends_last_commands)
         return self._close(self._finish)
+
+    async def _refuse(self, reason: str) -> None:
+        """Give this answer to all who wait for one, before the run ends."""
+        self._refusal = reason
+        await self._wait(workflow.all_handlers_finished)
 
     # --- start and continue-as-new ------------------------------------------------------------------------------
 
@@ -218,7 +225,7 @@ class SagaWorkflow(SagaMessages):
 
     @property
     def _must_act(self) -> bool:
-        return self._reset.is_new or self._may_continue
+        return bool(self._reset.refusal) or self._reset.is_new or self._may_continue
 
     def _go_on_after_reset(self, learned: Sequence[MachineEvent], began_at: float | None) -> None:
         """Let the machine learn it, before its start if it begins now. A saga that had been undone goes backward."""

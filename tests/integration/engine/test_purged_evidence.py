@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from temporalio.client import WorkflowFailureError
 
 from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
@@ -106,11 +107,38 @@ async def test_definition_and_input_are_asked_for_if_only_a_reference_is_left(
     assert await env.effects() == ["note"]
 
 
-async def test_a_reset_of_an_ended_saga_makes_no_step_again(env: Environment, bank: AsyncEngine) -> None:
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_reset_of_a_completed_saga_is_refused(env: Environment, bank: AsyncEngine, resumed: bool) -> None:
     sku = await add_goods(bank)
     async with env.serving(TOGETHER) as client:
         id = await begin(client, "purged", {"sku": sku})
+        if resumed:
+            await waiting(client, id)
+            await delete_run(client, id)
+            await resume(client, id, not_ended=True)
         await end(client, id, "COMPLETED")
+        completed = (await handle(client, id).describe()).run_id
+        await purge(bank, id)
+        await purge(env.engine, id)
+        made = await reset_run(client.temporal, id)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await client.temporal.get_workflow_handle(id, run_id=made).result()
+        assert "the run was reset after the saga had completed, and the guard of" in str(failed.value.cause)
+        view = await read_view_with_stuck(client.locator, id)
+        location = await client.locator.locate(id)
+        assert (view.state, view.stuck or ()) == ("COMPLETED", ())
+        assert location.run is not None
+        assert location.run.run.run_id == completed
+    assert await goods(bank, sku) == [(4, 0), (5, 0)]
+    assert await env.effects() == ["note"]
+
+
+async def test_a_reset_of_a_saga_that_has_not_completed_waits(env: Environment, bank: AsyncEngine) -> None:
+    sku = await add_goods(bank)
+    async with env.serving(TOGETHER) as client:
+        id = await begin(client, "purged", {"sku": sku})
+        await waiting(client, id)
+        await handle(client, id).terminate()
         await purge(bank, id)
         await purge(env.engine, id)
         await reset_run(client.temporal, id)
@@ -123,3 +151,13 @@ async def test_a_reset_of_an_ended_saga_makes_no_step_again(env: Environment, ba
         assert await goods(bank, sku) == [(4, 0), (5, 0)]
         await handle(client, id).terminate("as the reason says")
     assert await goods(bank, sku) == [(4, 0), (5, 0)]
+
+
+async def test_a_terminated_reset_that_did_nothing_leaves_a_saga_completed(env: Environment, bank: AsyncEngine) -> None:
+    sku = await add_goods(bank)
+    async with env.serving(TOGETHER) as client:
+        id = await begin(client, "purged", {"sku": sku})
+        await end(client, id, "COMPLETED")
+    made = await reset_run(client.temporal, id)
+    await client.temporal.get_workflow_handle(id, run_id=made).terminate()
+    assert (await client.view(id)).state == "COMPLETED"

@@ -242,7 +242,7 @@ class Locator:
 
     async def _completed_before(self, run: RunInfo) -> Location | None:
         """The location of a saga that had completed before this run under its id, which has done nothing, was started
-        and closed from outside; None otherwise.
+        or made by a reset, and closed from outside; None otherwise.
         """
         keys = self.keys
         if keys is None or not keys.keys:
@@ -254,7 +254,8 @@ class Locator:
                 row = await self.ledger.find(run.id)
             if row is None or row.view.state != "COMPLETED" or row.started_at >= run.start_time:
                 return None
-        if await may_have_effects(self.temporal, run, keys):
+        base = "" if completed is None else completed.run.run_id
+        if await may_have_effects(self.temporal, run, keys, base=base):
             return None
         if completed is not None:
             return Location(run.id, completed, await self.undo_of(completed.run))

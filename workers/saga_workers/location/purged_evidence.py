@@ -34,11 +34,15 @@ class PurgedEvidence:
         return tuple(dict.fromkeys(step.partition("/")[0] for step in self.steps))
 
     @property
+    def rows_are_gone(self) -> str:
+        """The state of the guard, in words."""
+        return f"the guard of {self.connection} has deleted rows of sagas as old as this one"
+
+    @property
     def text(self) -> str:
         """The question that nobody can answer, and what a person can do, in words."""
         return (
-            f"the guard of {self.connection} has deleted rows of sagas as old as this one, so nobody knows which of "
-            "its steps there have happened: look for the effects of "
+            f"{self.rows_are_gone}, so nobody knows which of its steps there have happened: look for the effects of "
             f"{join_names(self.steps, 5)}, and undo what is there"
         )
 

@@ -70,7 +70,8 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     and of each nested saga that has left traces; ``left``: the steps and nested sagas of the runs before, packed, with
     the residue, the decisions of operators and the reason of a rollback; ``state_is_lost``: there was one whose state
     nobody has; ``commit_point``, ``in_guards``, ``undone_entries`` and ``undecided_undos``: see
-    :class:`sagas.protocol.messages.RunWasReset`; ``started_at``: when the saga was started, if a guard knows.
+    :class:`sagas.protocol.messages.RunWasReset`; ``started_at``: when the saga was started, if a guard knows. Only
+    ``refused``: the saga had completed, and a guard could not tell its steps from new ones; why the run does nothing.
 
     Raises SagaError for a guard that cannot be read, or may have deleted the rows of the saga, and for a run that does
     not answer.
@@ -84,12 +85,14 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     # A nested saga that starts again has begun now; the run that has made its effects may have begun with its parent.
     began = min(float(about["since"]), float(about.get("parent_since", about["since"])))
     purged = await purged_evidence(settings, about["guarded"], began, recorded)
+    started = datetime.fromtimestamp(float(about["since"]), UTC)
     if purged is not None:
+        if about.get("parent") is None and await _had_completed(locator, about, started):
+            return {"refused": f"the run was reset after the saga had completed, and {purged.rows_are_gone}"}
         raise SagaError(f"{purged.text}; then {_end_of_this_run(about)}")
     recorded = [effect for effect in recorded if effect.generation >= generation]
     root_start = about["root_start"]
     effects = without_others(recorded, saga, digest, root_start)
-    started = datetime.fromtimestamp(float(about["since"]), UTC)
     packed = [state async for state in _states_before(locator, started)]
     machines = [unpack_state(state) for state in packed if state is not None]
     states = [LeftState.of(state) for state in machines if _is_own(state, saga, root_start)]
@@ -159,6 +162,28 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
             }
         ),
     }
+
+
+async def _had_completed(locator: Locator, about: Mapping[str, Any], started: datetime) -> bool:
+    """True if an earlier run of the saga, or the ledger, tells that it has completed. Raises LedgerUnavailable."""
+    info = activity.info()
+    workflow_id, workflow_type = info.workflow_id or "", info.workflow_type or ""
+    conditions = (
+        keyword_condition("WorkflowId", workflow_id),
+        keyword_condition("WorkflowType", workflow_type),
+        f"CloseTime >= '{started.isoformat()}'",
+        "ExecutionStatus = 'Completed'",
+    )
+    async for run in list_runs(locator.temporal, " AND ".join(conditions)):
+        if (run.id, run.workflow_type) != (workflow_id, workflow_type):
+            continue
+        outcome = await outcome_of(locator, run)
+        if not (outcome.is_believed and outcome.state == "COMPLETED"):
+            continue
+        if same_owner(await _root_start(locator, run), about["root_start"]):
+            return True
+    story = await _last_story(locator, about)
+    return story is not None and story.state == "COMPLETED"
 
 
 def _end_of_this_run(about: Mapping[str, Any]) -> str:
