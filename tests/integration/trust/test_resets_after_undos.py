@@ -13,6 +13,7 @@ from temporalio.service import RPCError
 
 from saga_workers.client import Client
 from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.run_changes import reset_run
 from tests.helpers.waiting import until
 from tests.integration.trust.conftest import Shop
 from tests.integration.trust.test_replayed_starts import reset_after_debit, waits
@@ -59,6 +60,12 @@ async def reason(client: Client, id: str) -> dict[str, Any]:
     return {name: shown[name] for name in REASON}
 
 
+async def story(client: Client, id: str) -> dict[str, tuple[str, str | None]]:
+    """The state of each step, and of its undo."""
+    steps = (await client.show(id))["steps"]
+    return {step["id"]: (step["state"], (step.get("compensation") or {}).get("state")) for step in steps}
+
+
 async def test_a_saga_that_saga_undo_has_undone_goes_backward(shop: Shop, client: Client) -> None:
     id = await completed(client, f"undone-{uuid.uuid4()}")
     await client.undo(id, reason="a test", who="anna")
@@ -71,6 +78,21 @@ async def test_a_saga_that_saga_undo_has_undone_goes_backward(shop: Shop, client
     assert await reason(client, id) == REASON
     assert shop.said.count("credit") == 1
     assert shop.said[4:] == ["refund"], "with the key of the first undo"
+    undone = ("COMPENSATED", "DONE")
+    assert await story(client, id) == {"debit": undone, "approval": ("DONE", None), "credit": undone}
+
+
+async def test_the_steps_of_a_saga_that_has_undone_itself_are_shown(shop: Shop, client: Client) -> None:
+    id = (await client.start("moving", {}, id=f"cancelled-{uuid.uuid4()}")).id
+    await until(lambda: waits(client, id))
+    await client.cancel(id, reason="a test")
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    before = await story(client, id)
+    assert before["debit"] == ("COMPENSATED", "DONE")
+    for _ in range(2):
+        run_id = await reset_run(client.temporal, id)
+        assert await closed(client, id, run_id) is WorkflowExecutionStatus.FAILED
+        assert await story(client, id) == before
 
 
 async def test_a_saga_whose_undo_runs_goes_backward(shop: Shop, client: Client) -> None:

@@ -35,6 +35,7 @@ from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications
 from saga_workers.views.pending_activities import activities_under_way, parse_activity_id
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
+from saga_workers.views.undone_before_reset import with_undone_steps
 from sagas.errors import UsageError
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.outcomes import Failure
@@ -117,7 +118,7 @@ async def view_at(
             undo = await locator.undo_of(run)
         if undo is not None:
             view = with_shown_undo(view, await read(undo))
-        view = await with_notifications(temporal, view)
+        view = await with_notifications(temporal, await with_undone_steps(locator, run, view))
         return replace(view, web_ui=web_ui_link(web_ui, temporal.namespace, run.id, run.run_id))
     if location.member is not None:
         view = await view_in_bulk(temporal, location.member, web_ui=web_ui, timeout=timeout, workers=workers)
