@@ -107,9 +107,9 @@ class WorkflowFailureConverter(DefaultFailureConverter):
 def for_workflow_tasks(converter: DataConverter) -> DataConverter:
     """The converter that a worker has for its workflow tasks: no client's payload makes it fail."""
     codec = converter.payload_codec
-    if isinstance(codec, EncryptingCodec):
+    if codec is None or isinstance(codec, EncryptingCodec):
         converter = dataclasses.replace(converter, payload_codec=WorkflowTaskCodec(codec))
-    return _for_any_failures(converter)
+    return for_any_failures(converter)
 
 
 def with_codec(converter: DataConverter, settings: Settings) -> DataConverter:
@@ -151,10 +151,11 @@ def _parts(converter: DataConverter) -> tuple[object, ...]:
 
 def _exact(converter: DataConverter) -> DataConverter:
     """The converter with exact numbers, and for any failures: a client also reads those of others."""
-    return _for_any_failures(dataclasses.replace(converter, payload_converter_class=ExactPayloadConverter))
+    return for_any_failures(dataclasses.replace(converter, payload_converter_class=ExactPayloadConverter))
 
 
-def _for_any_failures(converter: DataConverter) -> DataConverter:
+def for_any_failures(converter: DataConverter) -> DataConverter:
+    """The converter with :class:`WorkflowFailureConverter`, unless it has one of its own."""
     if converter.failure_converter_class is not DefaultFailureConverter:
         return converter
     return dataclasses.replace(converter, failure_converter_class=WorkflowFailureConverter)

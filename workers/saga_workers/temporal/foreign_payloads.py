@@ -11,7 +11,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
 
 from saga_activities.value_cipher import UnknownKey
-from saga_workers.temporal.data_converter import for_workflow_tasks
+from saga_workers.temporal.data_converter import for_any_failures
 from saga_workers.temporal.payload_codec import ENCRYPTED, ReadableOnly, without_codec
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
@@ -55,4 +55,4 @@ async def read_foreign_failure(failure: Failure, converter: DataConverter) -> Ba
     """The error of a failure; details that cannot be read are payloads as Temporal has them."""
     if converter.payload_codec is not None:
         converter = dataclasses.replace(converter, payload_codec=ReadableOnly(converter.payload_codec))
-    return await for_workflow_tasks(converter).decode_failure(failure)
+    return await for_any_failures(converter).decode_failure(failure)

@@ -74,28 +74,28 @@ class EncryptingCodec(PayloadCodec):
 
 
 class WorkflowTaskCodec(PayloadCodec):
-    """The codec of workflow tasks: a payload whose key is missing becomes one that names the key.
+    """The codec of workflow tasks: a payload whose key is missing becomes one that names the key. Without a ``codec``
+    every key is missing: a project that begins to encrypt has workers with and without one for a while.
 
     An error would fail the task for whatever message has the payload; the run itself decides what it can do without.
     """
 
-    def __init__(self, codec: EncryptingCodec) -> None:
+    def __init__(self, codec: EncryptingCodec | None) -> None:
         self._codec = codec
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """The payloads, encrypted."""
-        return await self._codec.encode(payloads)
+        return list(payloads) if self._codec is None else await self._codec.encode(payloads)
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """The payloads in clear."""
         return [self._decode(payload) for payload in payloads]
 
     def _decode(self, payload: Payload) -> Payload:
-        try:
-            return self._codec.decrypt(payload)
-        except UnknownKey:
-            key_id = payload.metadata.get(_KEY_ID, b"")
-            return Payload(metadata={"encoding": MISSING_KEY_ENCODING}, data=key_id)
+        if missing_key_id(payload, self._codec) is None:
+            return payload if self._codec is None else self._codec.decrypt(payload)
+        key_id = payload.metadata.get(_KEY_ID, b"")
+        return Payload(metadata={"encoding": MISSING_KEY_ENCODING}, data=key_id)
 
 
 class ReadableOnly(PayloadCodec):
