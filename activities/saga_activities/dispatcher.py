@@ -256,6 +256,7 @@ class Dispatcher:
                 op=invocation.op,  # pyright: ignore[reportArgumentType]
                 traceparent=attempt.traceparent,
                 callback_address=address,
+                saga_id=invocation.saga_id,
             )
         if invocation.action in REQUEST_ACTIONS and self._requests is not None:
             return await self._requests.perform(invocation, attempt)

@@ -46,6 +46,11 @@ def fits_guard_key(saga_id: str) -> bool:
     return 0 < len(saga_id) <= MAX_GUARD_ID and not UNPRINTABLE.search(saga_id)
 
 
+def usable_saga_id(saga_id: str | None) -> str:
+    """The saga id of a header, empty if the tables cannot hold it."""
+    return saga_id if saga_id and fits_guard_key(saga_id) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class EntryKey:
     """One generation of one entry: ``entry`` is the entry id (``reserve#0``), ``generation`` starts at 1.

@@ -45,7 +45,7 @@ from saga_activities.http.response import (
 )
 from saga_activities.http.settings import HttpSettings
 from sagas.builtins.callbacks import CALLBACK_HEADER
-from sagas.builtins.http_headers import CONFIRMS_HEADER, UNDOES_HEADER
+from sagas.builtins.http_headers import CONFIRMS_HEADER, SAGA_ID_HEADER, UNDOES_HEADER
 from sagas.builtins.http_statuses import classify_status
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.size_limits import limit_size
@@ -73,12 +73,14 @@ async def run_http(
     op: Op = "do",
     traceparent: str | None = None,
     callback_address: str | None = None,
+    saga_id: str = "",
 ) -> Outcome:
     """Make one attempt of an HTTP call. Errors of the participant or the definition become the outcome, not exceptions.
 
     ``key`` is the idempotency key of the operation, ``forward_key`` that of the ``do`` that an undo or a confirm names.
     ``timeout`` (seconds) covers everything: token, connecting, sending and reading. ``attempt`` counts from 1 within
-    one call of the machine. ``callback_address``: where the participant may answer later. The result of a ``probe`` is
+    one call of the machine. ``callback_address``: where the participant may answer later. ``saga_id``:
+    empty if no saga calls. The result of a ``probe`` is
     the response object, whatever its status, and no key is sent: a participant would take the probe for a repeated
     ``do``.
     Cancellation propagates: the caller knows whether the worker stops or the saga was cancelled.
@@ -95,6 +97,7 @@ async def run_http(
                 op=op,
                 traceparent=traceparent,
                 callback_address=callback_address,
+                saga_id=saga_id,
             )
     try:
         settings = connection.settings
@@ -105,7 +108,7 @@ async def run_http(
     except (InvalidRequestError, ResultError) as error:
         return _no_effect(refused_value(str(error)), attempt, retryable=False)
     call = _HttpAttempt(connection, request, connection.label(request.url), attempt)
-    headers = _saga_headers(connection, request, key, forward_key, op, traceparent)
+    headers = _saga_headers(connection, request, key, forward_key, op, traceparent, saga_id)
     if callback_address is not None:
         headers[CALLBACK_HEADER] = callback_address
     try:
@@ -255,11 +258,19 @@ def _no_effect(failure: Failure, attempt: int, *, retryable: bool = True) -> Out
 
 
 def _saga_headers(
-    connection: HttpConnection, request: HttpRequest, key: str, forward_key: str | None, op: Op, traceparent: str | None
+    connection: HttpConnection,
+    request: HttpRequest,
+    key: str,
+    forward_key: str | None,
+    op: Op,
+    traceparent: str | None,
+    saga_id: str,
 ) -> dict[str, str]:
     headers: dict[str, str] = {}
     if connection.settings.key_header and not request.is_read and op != "probe":
         headers[connection.settings.key_header] = encode_key(key, connection.settings.key_format)
+        if saga_id and connection.settings.key_format == "key":  # another format does not tell the service the id
+            headers[SAGA_ID_HEADER] = encode_key(saga_id)
     names_forward = {"undo": UNDOES_HEADER, "confirm": CONFIRMS_HEADER}.get(op)
     if names_forward is not None and forward_key is not None:
         headers[names_forward] = encode_key(forward_key, connection.settings.key_format)

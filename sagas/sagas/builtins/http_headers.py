@@ -11,12 +11,14 @@ DEFAULT_KEY_HEADER = "Idempotency-Key"
 UNDOES_HEADER = "Saga-Undoes"
 CONFIRMS_HEADER = "Saga-Confirms"
 """The key of the forward request, in an undo and in a confirm."""
+SAGA_ID_HEADER = "Saga-Id"
+"""The id of the saga, next to a key that is sent as it is."""
 
 KeyFormat = Literal["key", "uuid", "sha256"]
 KEY_FORMATS: tuple[KeyFormat, ...] = get_args(KeyFormat)
 
 _SET_BY_LIBRARY = ("host", "content-length", "transfer-encoding", "connection")
-_SET_BY_ENGINE = (UNDOES_HEADER.lower(), CONFIRMS_HEADER.lower(), CALLBACK_HEADER.lower())
+_SET_BY_ENGINE = tuple(name.lower() for name in (UNDOES_HEADER, CONFIRMS_HEADER, SAGA_ID_HEADER, CALLBACK_HEADER))
 
 
 def reserved_headers(of_connection: Iterable[str] = ()) -> frozenset[str]:

@@ -93,6 +93,7 @@ async def test_undone(temporal: TemporalServer, server: PaymentServer, tmp_path:
     assert (ledger["balance"], ledger["undone"]) == ("0.00", [f"{story['id']}/charge"])
     [refund] = [request for request in ledger["requests"] if request["path"] == "/refunds"]
     assert refund["headers"]["idempotency-key"] == f"{story['id']}/charge/undo"
+    assert refund["headers"]["saga-id"] == story["id"]
 
 
 async def test_a_connection_with_statuses_and_a_form_of_keys_of_its_own(
@@ -103,6 +104,7 @@ async def test_a_connection_with_statuses_and_a_form_of_keys_of_its_own(
     [charge, refund] = [each for each in server.ledger()["requests"] if each["path"] in ("/charges", "/refunds")]
     assert charge["headers"]["x-key"] == refund["headers"]["saga-undoes"] == name_uuid(f"{story['id']}/charge")
     assert refund["headers"]["x-key"] == name_uuid(f"{story['id']}/charge/undo")
+    assert "saga-id" not in refund["headers"], "the form of the keys hides the id"
     assert story["state"] == "COMPENSATED"
     server.faults({}, {"status": 404, "body": {"error": "no such account"}})
     story = await pay(temporal, server, tmp_path / "two", service=service)

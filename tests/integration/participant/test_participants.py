@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from saga_workers.participant.checks import CHECKS
 from saga_workers.participant.participant_test import http_step, kafka_step, run_participant_test
@@ -167,6 +168,19 @@ async def test_what_is_promised_over_http(
         assert "write `await command.sql.execute(…)`" in caplog.text
     assert await shop.effects() == [(d, 3)]
     assert [value for _, value in await shop.outbox("booked")] == [{"seats": 3}]
+
+
+async def test_events_have_the_saga_of_their_command(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
+    """Over HTTP as over Kafka; without the header, or with one that no table holds, they have none."""
+    trains = trains_on("unused")
+    given = [None, "order-7", "best%C3%A4tigt 7", "x" * 2000]
+    async with over_http(made_project(tmp_path, kafka, shop, trains), trains) as client:
+        for number, saga_id in enumerate(given):
+            headers = {"Idempotency-Key": f"key-{number}/train", **({} if saga_id is None else {"Saga-Id": saga_id})}
+            assert (await client.post("/do", json=TRIP, headers=headers)).status_code == 200
+    async with shop.engine.connect() as connection:
+        rows = await connection.execute(text("select saga_id from saga_outbox where topic = 'booked' order by id"))
+        assert list(rows.scalars()) == ["", "order-7", "best\u00e4tigt 7", ""]
 
 
 def test_a_class_that_is_no_participant_is_refused() -> None:

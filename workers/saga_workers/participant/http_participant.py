@@ -29,12 +29,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.entry_key import usable_saga_id
 from saga_activities.participants import CommandCall, CommandOp, ParticipantCommands
 from saga_workers.participant.json_requests import answer_json
 from saga_workers.runtime.http_server import error_response, json_response
 from sagas.actions.consumers import HANDLER_ATTRIBUTE
 from sagas.actions.participants import Participant
-from sagas.builtins.http_headers import CONFIRMS_HEADER, DEFAULT_KEY_HEADER, UNDOES_HEADER
+from sagas.builtins.http_headers import CONFIRMS_HEADER, DEFAULT_KEY_HEADER, SAGA_ID_HEADER, UNDOES_HEADER
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
 from sagas.settings import Settings, load_settings
@@ -91,10 +92,15 @@ class _HttpParticipant:
         if op == "probe" and not key and isinstance(body, dict):
             key = str(body.get("key") or "")
         try:
-            outcome = await self._commands.perform(CommandCall(op, key, body))
+            outcome = await self._commands.perform(CommandCall(op, key, body, _saga_id(request)))
         except ValueError:
             return error_response(400, f"the header {name} must have the key of a command, not {key!r}")
         return _probe_response(outcome) if op == "probe" and outcome.kind == "done" else _response(outcome)
+
+
+def _saga_id(request: Request) -> str:
+    """The id of the calling saga; empty if the request does not name one that the tables can hold."""
+    return usable_saga_id(unquote(request.headers.get(SAGA_ID_HEADER, "")))
 
 
 def _probe_response(outcome: Outcome) -> Response:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from saga_activities.guard.entry_key import usable_saga_id
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.rules import OTHER_ARGUMENTS
 from saga_activities.kafka.record_codec import CONFIRMS_HEADER, SAGA_ID_HEADER, STEP_KEY_HEADER, UNDOES_HEADER
 from saga_activities.messaging import inbox
 from saga_activities.participants import CommandCall, ParticipantCommands, is_refusal
 from saga_workers.trigger.consumed_record import REJECTED_OUTCOME, ConsumedRecord
-from saga_workers.trigger.consumer import RECORD_TIMEOUT, ConsumerHandler, usable_saga_id
+from saga_workers.trigger.consumer import RECORD_TIMEOUT, ConsumerHandler
 from saga_workers.trigger.record_checks import read_message
 from saga_workers.trigger.retry import PoisonMessage
 from sagas.actions.consumers import Consumer

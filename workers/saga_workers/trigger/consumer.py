@@ -17,7 +17,7 @@ from typing import Any
 from saga_activities.bodies.python_action import jsonable, ordinary_errors
 from saga_activities.conflict_retries import CONFLICT_INTERVALS
 from saga_activities.guard.action_sql import ActionSql, until_return
-from saga_activities.guard.entry_key import MAX_ENTRY, EntryKey, fits_guard_key
+from saga_activities.guard.entry_key import MAX_ENTRY, EntryKey, usable_saga_id
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.kafka.record_codec import REPLY_TO_HEADER, REPLY_TOKEN_HEADER, SAGA_ID_HEADER, STEP_KEY_HEADER
@@ -341,11 +341,6 @@ class ConsumerHandler:
                 await read_message(record)
         name, place = self._consumer.name, (record.topic, record.topic_id, record.partition, record.offset)
         return inbox.InboxRow(name, record.id, *place, record.digest)
-
-
-def usable_saga_id(saga_id: str | None) -> str:
-    """The saga id of a header, empty if the outbox cannot hold it."""
-    return saga_id if saga_id and fits_guard_key(saga_id) else ""
 
 
 def _dead_letter_details(record: ConsumedRecord) -> Mapping[str, Any]:
