@@ -14,6 +14,7 @@ from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
 from saga_workers.stuck.stuck_view import read_view_with_stuck
 from sagas.errors import RefusedError, UsageError
+from sagas.protocol.payloads import UNDO_SUFFIX
 from tests.helpers.local_worker import finished
 from tests.helpers.run_changes import reset_run
 from tests.helpers.waiting import until
@@ -123,7 +124,7 @@ async def test_a_reset_of_a_completed_saga_is_refused(env: Environment, bank: As
         made = await reset_run(client.temporal, id)
         with pytest.raises(WorkflowFailureError) as failed:
             await client.temporal.get_workflow_handle(id, run_id=made).result()
-        assert "the run was reset after the saga had completed, and the guard of" in str(failed.value.cause)
+        assert "the run was reset after the saga had ended COMPLETED, and the guard of" in str(failed.value.cause)
         view = await read_view_with_stuck(client.locator, id)
         location = await client.locator.locate(id)
         assert (view.state, view.stuck or ()) == ("COMPLETED", ())
@@ -133,7 +134,28 @@ async def test_a_reset_of_a_completed_saga_is_refused(env: Environment, bank: As
     assert await env.effects() == ["note"]
 
 
-async def test_a_reset_of_a_saga_that_has_not_completed_waits(env: Environment, bank: AsyncEngine) -> None:
+@pytest.mark.parametrize("which", ["saga", "undo"])
+async def test_a_reset_of_an_undone_saga_is_refused(env: Environment, bank: AsyncEngine, which: str) -> None:
+    sku = await add_goods(bank)
+    async with env.serving(TOGETHER) as client:
+        id = await begin(client, "purged", {"sku": sku})
+        await end(client, id, "COMPLETED")
+        await client.undo(id, reason="a test", who="anna")
+        await finished(client, id)
+        await purge(bank, id)
+        await purge(env.engine, id)
+        reset = id if which == "saga" else id + UNDO_SUFFIX
+        made = await reset_run(client.temporal, reset)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await client.temporal.get_workflow_handle(reset, run_id=made).result()
+        assert "the run was reset after the saga had ended COMPENSATED, and the guard of" in str(failed.value.cause)
+        view = await read_view_with_stuck(client.locator, id)
+        assert (view.state, view.stuck or ()) == ("COMPENSATED", ())
+    assert await goods(bank, sku) == [(5, 0), (5, 0)]
+    assert await env.effects() == []
+
+
+async def test_a_reset_of_a_saga_that_has_not_ended_waits(env: Environment, bank: AsyncEngine) -> None:
     sku = await add_goods(bank)
     async with env.serving(TOGETHER) as client:
         id = await begin(client, "purged", {"sku": sku})

@@ -40,7 +40,7 @@ from sagas.errors import RefusedError, SagaError
 from sagas.machine.earlier.known_steps import LeftState, joined_records
 from sagas.protocol.origin import same_owner, start_of
 from sagas.protocol.payloads import UNDO_SUFFIX, input_digest, pack_state, unpack_state
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import STARTED_AGAIN, SagaView
 from sagas.settings import Settings
 
 log = logging.getLogger("saga.reset")
@@ -71,7 +71,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     the residue, the decisions of operators and the reason of a rollback; ``state_is_lost``: there was one whose state
     nobody has; ``commit_point``, ``in_guards``, ``undone_entries`` and ``undecided_undos``: see
     :class:`sagas.protocol.messages.RunWasReset`; ``started_at``: when the saga was started, if a guard knows. Only
-    ``refused``: the saga had completed, and a guard could not tell its steps from new ones; why the run does nothing.
+    ``refused``: the saga had ended, and a guard could not tell its steps from new ones; why the run does nothing.
 
     Raises SagaError for a guard that cannot be read, or may have deleted the rows of the saga, and for a run that does
     not answer.
@@ -87,8 +87,9 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     purged = await purged_evidence(settings, about["guarded"], began, recorded)
     started = datetime.fromtimestamp(float(about["since"]), UTC)
     if purged is not None:
-        if about.get("parent") is None and await _had_completed(locator, about, started):
-            return {"refused": f"the run was reset after the saga had completed, and {purged.rows_are_gone}"}
+        end = None if about.get("parent") is not None else await _ended_before(locator, about, started)
+        if end is not None:
+            return {"refused": f"the run was reset after the saga had ended {end}, and {purged.rows_are_gone}"}
         raise SagaError(f"{purged.text}; then {_end_of_this_run(about)}")
     recorded = [effect for effect in recorded if effect.generation >= generation]
     root_start = about["root_start"]
@@ -164,26 +165,30 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     }
 
 
-async def _had_completed(locator: Locator, about: Mapping[str, Any], started: datetime) -> bool:
-    """True if an earlier run of the saga, or the ledger, tells that it has completed. Raises LedgerUnavailable."""
+async def _ended_before(locator: Locator, about: Mapping[str, Any], started: datetime) -> str | None:
+    """The state in which the saga, or the undo whose run was reset, had ended before, as an earlier run or the ledger
+    tells; None if neither tells an end. Raises LedgerUnavailable.
+    """
     info = activity.info()
     workflow_id, workflow_type = info.workflow_id or "", info.workflow_type or ""
-    conditions = (
-        keyword_condition("WorkflowId", workflow_id),
-        keyword_condition("WorkflowType", workflow_type),
-        f"CloseTime >= '{started.isoformat()}'",
-        "ExecutionStatus = 'Completed'",
-    )
-    async for run in list_runs(locator.temporal, " AND ".join(conditions)):
-        if (run.id, run.workflow_type) != (workflow_id, workflow_type):
-            continue
-        outcome = await outcome_of(locator, run)
-        if not (outcome.is_believed and outcome.state == "COMPLETED"):
-            continue
-        if same_owner(await _root_start(locator, run), about["root_start"]):
-            return True
+    is_undo = workflow_id.endswith(UNDO_SUFFIX)
+    for id in (workflow_id,) if is_undo else (workflow_id + UNDO_SUFFIX, workflow_id):
+        conditions = (
+            keyword_condition("WorkflowId", id),
+            keyword_condition("WorkflowType", workflow_type),
+            f"CloseTime >= '{started.isoformat()}'",
+            "ExecutionStatus IN ('Completed', 'Failed', 'Canceled')",
+        )
+        async for run in list_runs(locator.temporal, " AND ".join(conditions)):
+            if (run.id, run.workflow_type) != (id, workflow_type):
+                continue
+            outcome = await outcome_of(locator, run)
+            is_end = outcome.is_believed and outcome.state in ("COMPLETED", *STARTED_AGAIN)
+            if is_end and same_owner(await _root_start(locator, run), about["root_start"]):
+                return outcome.state
     story = await _last_story(locator, about)
-    return story is not None and story.state == "COMPLETED"
+    ends = STARTED_AGAIN if is_undo else ("COMPLETED", *STARTED_AGAIN)
+    return story.state if story is not None and story.state in ends else None
 
 
 def _end_of_this_run(about: Mapping[str, Any]) -> str:
