@@ -73,6 +73,12 @@ def test_every_page_is_in_the_index() -> None:
 
 
 @pytest.mark.parametrize("page", HAND_WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_begins_with_its_only_title(page: Path) -> None:
+    lines = FENCE.sub("", page.read_text(encoding="utf-8")).splitlines()
+    assert [number for number, line in enumerate(lines) if line.startswith("# ")] == [0]
+
+
+@pytest.mark.parametrize("page", HAND_WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_lines_are_wrapped(page: Path) -> None:
     lines = FENCE.sub("", page.read_text(encoding="utf-8")).splitlines()
     # A table cannot be wrapped, nor can a line that is one link.
