@@ -73,7 +73,9 @@ def ask_running_sagas(request: SagaRequest, where: str, *, yes: bool) -> int:
 
 
 def row_text(row: dict[str, Any]) -> str:
-    return f"{row['id']}: {row['response']}: {row['note']}"
+    """The answer about one saga in a line. A note that begins with the response tells it."""
+    response, note = row["response"], row["note"]
+    return f"{row['id']}: {note}" if note.startswith(response) else f"{row['id']}: {response}: {note}"
 
 
 async def _matching(locator: Locator, settings: Settings, where: str, *, nested: bool) -> list[str]:

@@ -54,7 +54,8 @@ class SagaFailed(SagaError):
 class SagaHandle:
     """One saga. ``started`` is False if a run with this id existed before.
 
-    ``source`` is ``ledger`` if Temporal has no run of it; then ``run_id`` is empty.
+    ``source`` is ``ledger`` if Temporal has no run of it; then ``run_id`` is empty. ``is_compared`` is False if
+    it existed before and nobody knows its input any more, so that it may have been started with another one.
     """
 
     id: str
@@ -63,6 +64,7 @@ class SagaHandle:
     web_ui: str | None
     client: Client
     source: Literal["ledger"] | None = None
+    is_compared: bool = True
 
     async def result(self) -> Any:
         """Wait for the end and return the saga's output. Raises SagaFailed if it did not complete."""
@@ -117,7 +119,7 @@ class Client:
     def _handle(self, started: StartResult) -> SagaHandle:
         web_ui = None if started.source == "ledger" else self.project.settings.temporal.web_ui
         link = web_ui_link(web_ui, self.temporal.namespace, started.bulk_id or started.id, started.run_id)
-        return SagaHandle(started.id, started.run_id, started.started, link, self, started.source)
+        return SagaHandle(started.id, started.run_id, started.started, link, self, started.source, started.is_compared)
 
     async def starter(self, saga: str) -> SagaStarter:
         """A starter for many sagas of one definition, cached until the project has read another one.

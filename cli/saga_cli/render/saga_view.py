@@ -168,7 +168,8 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
     if view.lock_wait:
         lines.append([(view.lock_wait, "yellow")])
     if view.overdue:
-        lines.append([("overdue: it runs longer than its warn_after", "yellow")])
+        runs = "runs" if view.ended_at is None else "ran"
+        lines.append([(f"overdue: it {runs} longer than its warn_after", "yellow")])
     if view.source == "ledger":
         lines.append([("from the ledger: Temporal has no run of this saga", "yellow")])
     if view.incomplete:
@@ -293,6 +294,8 @@ def _operator(view: SagaView) -> list[Line]:
                 (f"{decision.decision} {decision.step}".rstrip() + given + because + evidence, ""),
             ]
         )
+        if decision.error:
+            lines.append([(f"  it was parked: {shorten_middle(decision.error, _MAX_ERROR)}", "dim")])
     return [[("decisions", "dim")], *[[("  ", ""), *line] for line in lines]] if lines else []
 
 

@@ -19,8 +19,8 @@ MAX_PAUSES = 500
 """Pauses of one saga: the state, which a run hands on to the next one, has each of them."""
 
 MAX_RECORD_CHARACTERS = 512 * 1024
-"""Characters of all names, reasons and evidence in the record, beyond which nothing is taken that can be repeated
-without end."""
+"""Characters of all names, reasons, evidence and errors in the record, beyond which nothing is taken that can be
+repeated without end."""
 
 
 def masked_words(run: SagaRun, words: str) -> str:
@@ -36,7 +36,9 @@ def note_decision(run: SagaRun, event: DecisionMade, closed: Sequence[str] = ())
         row["definition"] = event.definition.get("digest")
     shown = {} if event.arguments is None else {"arguments": shown_arguments(event.arguments)}
     closes = {"closed": list(closed)} if closed else {}
-    run.operator.append({"at": format_timestamp(event.at), **row, **shown, **closes})
+    parked = run.parked.get(event.step)
+    about = {} if parked is None else {"error": parked.why}
+    run.operator.append({"at": format_timestamp(event.at), **row, **shown, **closes, **about})
     return row
 
 
@@ -61,10 +63,10 @@ def pause_refusal(run: SagaRun) -> str | None:
 
 def repetition_refusal(run: SagaRun) -> str | None:
     """Why nothing is recorded any more that can be repeated without end; None if something is."""
-    words = sum(len(row[name] or "") for row in run.operator for name in ("who", "reason", "evidence"))
+    words = sum(len(row.get(name) or "") for row in run.operator for name in ("who", "reason", "evidence", "error"))
     if words < MAX_RECORD_CHARACTERS:
         return None
     return (
-        f"the names, reasons and evidence of what operators have decided about this saga have {words:,} characters, "
-        f"and neither a pause nor a retry is taken beyond {MAX_RECORD_CHARACTERS:,}"
+        f"the names, reasons, evidence and errors of what operators have decided about this saga have {words:,} "
+        f"characters, and neither a pause nor a retry is taken beyond {MAX_RECORD_CHARACTERS:,}"
     )

@@ -73,7 +73,8 @@ def _parked(mask: SensitiveMask, parked: ParkedView) -> ParkedView:
 
 def _decision(mask: SensitiveMask, decision: DecisionView) -> DecisionView:
     reason, evidence = mask.text(decision.reason), mask.value(decision.evidence)
-    return replace(decision, reason=reason, evidence=evidence, arguments=mask.value(decision.arguments))
+    error = decision.error and mask.text(decision.error)
+    return replace(decision, reason=reason, evidence=evidence, arguments=mask.value(decision.arguments), error=error)
 
 
 def _notification(mask: SensitiveMask, notification: NotificationView) -> NotificationView:

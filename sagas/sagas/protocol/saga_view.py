@@ -284,6 +284,7 @@ class DecisionView(JsonView):
         "the outputs of a Spark step that it closes, as reverted by hand",
         OMITTED,
     ] = None
+    error: Annotated[str | None, "why the operation was parked about which it decides", OMITTED] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

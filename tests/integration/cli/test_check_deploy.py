@@ -89,6 +89,23 @@ async def test_calls_and_histories(
     assert "ondetermin" in replays["ask"].what
 
 
+async def test_a_saga_that_was_undone_needs_no_undo(temporal: TemporalServer, tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", temporal)
+    async with running_worker(project) as client:
+        trip = await client.start("trip", {"mode": "ok"})
+        assert (await finished(client, trip.id))["state"] == "COMPLETED"
+
+        async def undoable(number: int) -> bool:
+            return (await check(client, project)).undoable == number
+
+        await until(lambda: undoable(1))
+        await client.undo(trip.id, reason="a test", who="anna")
+        assert (await finished(client, trip.id))["state"] == "COMPENSATED"
+        await until(lambda: undoable(0))
+    without_undo = await check(client, Project(project.settings, Actions([getattr(other_work, ACTION_ATTRIBUTE)])))
+    assert without_undo.problems == []
+
+
 LATER = """
 saga: later
 notify:
@@ -164,7 +181,10 @@ async def test_statements(temporal: TemporalServer, tmp_path: Path, capsys: pyte
     what = "take, compensate: its statement on shop: SQLite cannot prepare it: no such column: free"
     assert bad.code == 8
     assert f"✖ stock: {what}; {stock}\n" in bad.out
-    assert "keep the earlier tables and columns beside the new ones" in bad.out
+    assert bad.out.splitlines()[-2:] == [
+        "  → keep the earlier tables and columns beside the new ones until no saga needs them any more; old",
+        "    workers do not help, because they have the same database",
+    ]
     document = await cli.saga("--json", "check-deploy")
     told = {"kind": "statement", "saga": "stock", "what": what, "ids": [stock], "count": 1}
     assert (document.json["problems"], document.json["unchecked"]) == ([told], [])

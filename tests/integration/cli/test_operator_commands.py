@@ -82,6 +82,14 @@ async def test_pause_and_resume_apply_to_many_sagas(cli: CommandLine) -> None:
     assert {row["id"]: row["response"] for row in answer.json} == {first: "paused", second: "paused"}
     stuck = (await cli.saga("--json", "list", "--stuck")).json
     assert {row["id"] for row in stuck if "the shop is migrated" in row["stuck"][0]} == {first, second}
+    answer = await cli.saga("pause", "--where", "WorkflowType = 'ask'", "--reason", "later", "--yes", "--as", "kim")
+    told = {line.partition(": ")[0]: line.partition(": ")[2] for line in answer.out.splitlines()}
+    assert told[first].startswith("already paused: paused by ")
+    assert "the shop is migrated" in told[first]
+    assert told[other].startswith("paused by kim (unverified) since ")
+    assert "1 paused" in answer.out
+    assert "2 already paused" in answer.out
+    assert (await cli.saga("resume", other)).code == 0
     answer = await cli.saga("resume", "--where", "WorkflowType = 'ask'", "--yes")
     assert answer.code == 0, answer
     assert f"{first}: resumed: it is RUNNING" in answer.out

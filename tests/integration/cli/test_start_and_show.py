@@ -124,6 +124,13 @@ async def test_a_second_start_with_the_same_id_is_refused(cli: CommandLine) -> N
     assert (await cli.saga("start", "ask", "--id", id)).code == 9
 
 
+async def test_a_list_of_a_saga_that_the_project_has_not_says_so(cli: CommandLine) -> None:
+    answer = await cli.saga("list", "--saga", "trp")
+    assert (answer.code, answer.out) == (0, "no sagas\n")
+    assert answer.err == "the project has no definition of a saga trp; did you mean trip?\n"
+    assert (await cli.saga("list", "--saga", "trip", "--state", "RESIDUE")).err == ""
+
+
 async def test_wait_ends_at_its_timeout(cli: CommandLine) -> None:
     id = fresh("slow")
     answer = await cli.saga("start", "ask", "--id", id, "--wait", "--timeout", "500ms")

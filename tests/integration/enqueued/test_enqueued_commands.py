@@ -110,6 +110,11 @@ async def test_refused_and_late_rows_are_in_the_list_of_what_is_stuck_in_doctor_
     assert code == 0
     assert "1 enqueued row was refused; row 1: the input of checkout is not valid" in err
     assert "1 enqueued row waits, the oldest for 12" in err
+    done = await asyncio.to_thread(run_command, ["list", "--stuck"], shop.folder)
+    assert done.stdout == "no saga is stuck, but rows that are enqueued are not delivered\n", done
+    listed = (await asyncio.to_thread(run_command, ["enqueued", "list"], shop.folder)).stdout
+    assert f"perhaps no `saga {shop.project.settings.enqueue.delivered_by}` runs" in listed
+    assert "waits for its turn" not in listed
     failing = {result.check for result in await run_checks(shop.project.settings) if not result.ok}
     assert "enqueued rows of shop" in failing
     metrics = EnqueuedMetrics({"shop": EnqueuedTable(shop.engine)})

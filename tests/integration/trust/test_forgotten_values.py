@@ -130,6 +130,10 @@ async def test_values_are_replaced_and_the_run_is_deleted(
     assert (view["state"], view["can_undo"], view["input"]["order"]) == ("COMPLETED", False, "order-7")
     whys = [(access["what"], access["reason"]) for access in view["accesses"]]
     assert whys == [("forget", "asked by •••"), *[("forget", "asked")] * 5]
+    other = json.dumps({"card": CARD, "order": "order-8"})
+    answered = run_command(["start", "orders", "--id", saga_id, "--input", other], tmp_path)
+    told = f"already exists: {saga_id}; its input is forgotten, and was not compared; nothing was started"
+    assert (answered.returncode, answered.stdout.splitlines()[0]) == (0, told), answered
     revealed = run_command(["show", saga_id, "--reveal", "--reason", "asked"], tmp_path)
     assert (revealed.returncode, f"the values of {saga_id} were forgotten at " in revealed.stderr) == (9, True), (
         revealed

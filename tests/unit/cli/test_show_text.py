@@ -321,3 +321,25 @@ def test_a_result_that_was_not_kept_is_named_with_its_size() -> None:
     reported = text(story(steps=steps))
     assert "not kept, and no expression can read it: the result of r2 (1,912,345 bytes)" in reported
     assert "not kept" not in text(story(steps=[step("r1", "DONE", result=omitted)]))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [({"state": "RUNNING"}, "it runs longer"), ({"ended_at": "2026-03-01T12:00:00Z"}, "it ran longer")],
+)
+def test_a_saga_that_has_ended_is_not_overdue_any_more(more: dict[str, Any], words: str) -> None:
+    assert f"overdue: {words} than its warn_after" in text(story(overdue=True, **more))
+
+
+def test_a_decision_tells_what_it_was_about() -> None:
+    decision = {
+        "at": "2026-03-01T12:00:00Z",
+        "who": "ada",
+        "step": "pay",
+        "decision": "done",
+        "reason": "paid by hand",
+        "error": "card declined",
+    }
+    lines = text(story(steps=[step("pay", "DONE")], operator=[decision])).splitlines()
+    (at,) = (number for number, line in enumerate(lines) if "ada: done pay, because paid by hand" in line)
+    assert lines[at + 1].strip() == "it was parked: card declined"

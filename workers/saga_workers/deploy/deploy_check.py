@@ -12,6 +12,7 @@ from saga_workers.deploy.interrupted_sagas import closed_bulk_workflows, deleted
 from saga_workers.deploy.run_replays import replay_runs
 from saga_workers.deploy.statement_problems import statement_checks
 from saga_workers.location.locator import Locator
+from saga_workers.location.verified_outcomes import state_of
 from saga_workers.stuck.database_traces import unanswered_message
 from saga_workers.temporal.claimed_states import closed_view
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
@@ -162,8 +163,14 @@ async def _runs(locator: Locator, project: Project, bulk_workflows: Sequence[Run
         if run.running or run.id.endswith(UNDO_SUFFIX):
             continue
         view = await closed_view(run)
-        if view is not None and view.can_undo:
+        if view is not None and view.can_undo and not await _is_undone(locator, run):
             yield run
+
+
+async def _is_undone(locator: Locator, run: RunInfo) -> bool:
+    """True if a run has undone the completed saga, or is about to: then the first run makes no call any more."""
+    undo = await locator.undo_of(run)
+    return undo is not None and (undo.run.running or await state_of(locator, undo.run) in ("COMPENSATED", "RESIDUE"))
 
 
 async def _recorded_sagas(locator: Locator) -> AsyncIterator[tuple[SagaView, str]]:

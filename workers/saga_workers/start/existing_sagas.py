@@ -205,7 +205,8 @@ class ExistingSagas:
         """The run whose end only the ledger knows, if it may count as this start. ``event``: what has started it."""
         view = row.view
         self._require_same_start(view.id, view.saga, row.input_digest, input, view.state)
-        completed = StartResult(view.id, "", False, completed=True, source="ledger")
+        is_compared = row.input_digest is not None
+        completed = StartResult(view.id, "", False, completed=True, source="ledger", is_compared=is_compared)
         return _ended(view.id, view.state, completed, event, row.started_at)
 
     async def run_in_temporal(self, saga_id: str, input: Any, claim: ClaimedId | None) -> StartResult:

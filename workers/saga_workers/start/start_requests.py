@@ -34,7 +34,8 @@ class StartResult:
     """A saga that runs or has run under ``id``; ``started`` is False if it existed before.
 
     ``completed``: it existed, and has ended COMPLETED. ``source``: the ledger if Temporal has no run of it.
-    ``bulk_id``: the bulk workflow that runs it; then there is no ``run_id``.
+    ``bulk_id``: the bulk workflow that runs it; then there is no ``run_id``. ``is_compared``: False if nobody knows its
+    input any more, so that this may be another one.
     """
 
     id: str
@@ -43,3 +44,4 @@ class StartResult:
     completed: bool = False
     source: Literal["ledger"] | None = None
     bulk_id: str | None = None
+    is_compared: bool = True

@@ -52,7 +52,7 @@ def pause(
     if is_standing(saga_id, where, saga, connection, "saga pause --help"):
         return begin_standing_pause(saga, connection, reason, by)
     if where is not None:
-        request = SagaRequest("pauses", lambda locator, id: _pause(locator, id, reason, by), nested=True)
+        request = SagaRequest("pauses", lambda locator, id: _pause_further(locator, id, reason, by), nested=True)
         return ask_running_sagas(request, where, yes=yes)
     assert saga_id is not None
 
@@ -71,6 +71,16 @@ async def _pause(locator: Locator, saga_id: str, reason: str, by: str | None) ->
     from saga_workers import intervention_answers
 
     return await intervention_answers.pause(locator, saga_id, reason=reason, who=by)
+
+
+async def _pause_further(locator: Locator, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
+    """Pause a saga that is not paused by itself yet: an earlier pause stays as it is, with its reason."""
+    from saga_workers.views.saga_view import read_view
+
+    view = await read_view(locator, saga_id)
+    if view.paused is not None and view.paused.kind is None:
+        return {"id": saga_id, "response": "already paused", "held": list(view.paused.held), "note": view.pause_text}
+    return await _pause(locator, saga_id, reason, by)
 
 
 def resume(

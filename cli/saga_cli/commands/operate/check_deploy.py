@@ -64,10 +64,8 @@ def _print(checked: DeployCheck, limit: int) -> None:
         echo("  → or leave the old workers running until these sagas have ended; if they have a build id, the new ones")
         echo("    get another: saga worker --deployment NAME --build-id ID    else another task_queue under [temporal]")
     if "statement" in kinds:
-        echo(
-            "  → keep the earlier tables and columns beside the new ones until no saga needs them any more; old workers"
-        )
-        echo("    workers do not help, because they have the same database)")
+        echo("  → keep the earlier tables and columns beside the new ones until no saga needs them any more; old")
+        echo("    workers do not help, because they have the same database")
 
 
 def _counts(checked: DeployCheck) -> str:

@@ -45,12 +45,20 @@ def list_command(
     if refused and dropped:
         raise UsageError("give either --refused or --dropped")
     statuses = (REFUSED,) if refused else (DROPPED,) if dropped else None
-    rows = [row.to_json() for row in asyncio.run(list_rows(load_settings(), connection, statuses, limit))]
-    print_list(rows, human=_print_rows)
+    settings = load_settings()
+    rows = [row.to_json() for row in asyncio.run(list_rows(settings, connection, statuses, limit))]
+    print_list(rows, human=lambda rows: _print_rows(rows, settings.enqueue.delivered_by))
     return DONE
 
 
-def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
+def _print_rows(rows: Sequence[dict[str, Any]], delivered_by: str) -> None:
+    """``delivered_by``: the name of the process that delivers rows."""
+    from saga_workers.enqueued.stuck_rows import MAX_DELAY
+
+    def waits(row: dict[str, Any]) -> str:
+        late = f"is not delivered: perhaps no `saga {delivered_by}` runs, or rows before it are being delivered"
+        return late if row["age_seconds"] > MAX_DELAY else "waits for its turn"
+
     if not rows:
         echo("nothing waits, and nothing was refused")
         return
@@ -61,7 +69,7 @@ def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
             printable_line(row["status"]),
             printable_line(_what(row)),
             _age(row["age_seconds"]),
-            printable_line(row["reason"] or "waits for its turn"),
+            printable_line(row["reason"] or waits(row)),
         )
         for row in rows
     ]

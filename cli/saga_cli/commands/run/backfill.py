@@ -63,7 +63,10 @@ def backfill(
     first, last = parse_bound(from_, zone, "--from"), parse_bound(to, zone, "--to", end=True)
     now = datetime.now(UTC)
     if last < first:
-        raise UsageError("--to is before --from", help="for example --from 2026-03-01 --to 2026-03-31")
+        skipped = [text for text in (skipped_time(from_, zone, "--from"), skipped_time(to, zone, "--to")) if text]
+        raise UsageError(
+            "; ".join(["--to is before --from", *skipped]), help="for example --from 2026-03-01 --to 2026-03-31"
+        )
     if first > now:
         raise UsageError("--from is in the future, and a backfill starts sagas for past times only")
     side_by_side = trigger.overlap == "allow_all"
@@ -87,7 +90,7 @@ def backfill(
         async with await Client.connect(project) as client:
             queue = settings.temporal.task_queue
             times = await matching_times(client.temporal, definition, queue, first, min(last, now))
-            warn_of_clock_changes(zone, first, min(last, now), times)
+            warn_of_clock_changes(zone, first, min(last, now), times, are_printed=dry_run)
             rows = await _rows(client, name, times)
             if not rows:
                 print_list([], human=lambda _: echo(f"the schedule of {name} has no time in this range"))
@@ -107,7 +110,9 @@ _AFFECTED = 3 * 3600
 """Seconds around a change of the clocks in which Temporal may leave out times, or add some."""
 
 
-def warn_of_clock_changes(zone: ZoneInfo, first: datetime, last: datetime, times: Sequence[datetime]) -> None:
+def warn_of_clock_changes(
+    zone: ZoneInfo, first: datetime, last: datetime, times: Sequence[datetime], *, are_printed: bool
+) -> None:
     """Print at which moments of the range the clocks change, if the schedule has times at that hour on any day."""
     from sagas.protocol.schedule_order import slot_text
     from sagas.schedules.clock_changes import clock_changes
@@ -125,7 +130,7 @@ def warn_of_clock_changes(zone: ZoneInfo, first: datetime, last: datetime, times
         warn(
             f"the clocks of {printable_line(zone.key)} change in this range, at {join_names(changes, 5)}: Temporal may"
             " leave out times in the hours around it, for this command and for the schedule",
-            "help: --dry-run prints the times",
+            *([] if are_printed else ["help: --dry-run prints the times"]),
         )
 
 
@@ -159,6 +164,17 @@ async def _rows(client: Client, name: str, times: Sequence[datetime]) -> list[St
 def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         echo(f"{row['scheduled_at']}  {row['id']}")
+
+
+def skipped_time(text: str, zone: ZoneInfo, option: str) -> str | None:
+    """A clause about a local time that the clocks of the zone skip; None for any other valid date or timestamp."""
+    parsed = datetime.fromisoformat(text)
+    local = parsed.replace(tzinfo=zone)
+    counted = local.astimezone(UTC).astimezone(zone)
+    if parsed.tzinfo is not None or counted.replace(tzinfo=None) == parsed:
+        return None
+    in_zone = f"{option} {text} does not exist in {printable_line(zone.key)}"
+    return f"{in_zone}: the clocks skip it, and it is {counted:%H:%M}"
 
 
 def parse_bound(text: str, zone: ZoneInfo, option: str, *, end: bool = False) -> datetime:

@@ -62,11 +62,18 @@ def list_sagas(
                     views.append(view)
         except LedgerUnavailable as error:
             warn(f"these are only the sagas that Temporal has: {error.message}")
+        late = await _late_rows(settings) if stuck else []
         if global_options().format != "jsonl":
-            print_document([_row_json(view) for view in views], human=lambda: _print_list(views, stuck, is_cut=is_cut))
+            print_document(
+                [_row_json(view) for view in views],
+                human=lambda: _print_list(views, stuck, is_cut=is_cut, are_late=bool(late)),
+            )
         if stuck:
             await _warn_of_standing_pauses(locator, views)
-            await _warn_of_enqueued_rows(settings)
+            for name, problem in late:
+                warn(f"{name}: {problem}", f"help: {saga_command('enqueued', 'list')}    shows the rows")
+        if saga is not None and not views:
+            _warn_of_unknown_name(settings, saga)
         return 0
 
     return with_locator(find)
@@ -92,12 +99,21 @@ async def _warn_of_standing_pauses(locator: Locator, views: Sequence[SagaView]) 
         warn(f"{pause.text}; {count} for it", f"help: {pause.resume_command}    ends it")
 
 
-async def _warn_of_enqueued_rows(settings: Settings) -> None:
-    """Print what applications have enqueued and is not delivered, so that its sagas are in no list."""
+async def _late_rows(settings: Settings) -> list[tuple[str, str]]:
+    """Return the connections with enqueued rows that are not delivered, whose sagas are in no list, and the reasons."""
     from saga_workers.enqueued.stuck_rows import stuck_rows
 
-    async for name, problem in stuck_rows(settings):
-        warn(f"{name}: {problem}", f"help: {saga_command('enqueued', 'list')}    shows the rows")
+    return [late async for late in stuck_rows(settings)]
+
+
+def _warn_of_unknown_name(settings: Settings, saga: str) -> None:
+    """Say that the project has no saga of this name: the empty list may be that of a mistyped one."""
+    from sagas.errors import did_you_mean
+    from sagas.project import Project
+
+    names = tuple(Project(settings).definitions)
+    if saga not in names:
+        warn(f"the project has no definition of a saga {printable_line(saga)}{did_you_mean(saga, names)}")
 
 
 async def _find_stuck(locator: Locator, settings: Settings, asked: SagaFilter, limit: int) -> AsyncGenerator[SagaView]:
@@ -125,9 +141,11 @@ def _row_json(view: SagaView) -> dict[str, Any]:
     return document
 
 
-def _print_list(views: Sequence[SagaView], stuck: bool, *, is_cut: bool) -> None:
+def _print_list(views: Sequence[SagaView], stuck: bool, *, is_cut: bool, are_late: bool = False) -> None:
+    """``are_late``: rows that applications have enqueued are not delivered, of which a warning tells more."""
     if not views:
-        echo("nothing is stuck" if stuck else "no sagas")
+        late = "no saga is stuck, but rows that are enqueued are not delivered"
+        echo(late if are_late else "nothing is stuck" if stuck else "no sagas")
         return
     held = [view for view in views if stuck and _is_held(view)]
     _print_table([view for view in views if not (stuck and _is_held(view))])

@@ -102,10 +102,10 @@ def _start_one(
             warned = started.source is None and await warn_without_poller(client)
             if not wait:
                 document = _started_json(started)
-                print_document(document, human=lambda: _print_started(document))
+                print_document(document, human=lambda: _print_started(started))
                 return 0
             if not started.started:
-                warn(_existing_text(started.id, started.source))
+                warn(_existing_text(started.id, started.source, is_compared=started.is_compared))
             view = await wait_for_end(client, started.id, timeout, warned=warned)
             print_end(started.id, view)
             return exit_code(view)
@@ -119,14 +119,16 @@ def _started_json(run: SagaHandle) -> dict[str, Any]:
     return document if run.source is None else {**document, "source": run.source}
 
 
-def _existing_text(saga_id: str, source: str | None) -> str:
-    """The start of another input would have been refused."""
+def _existing_text(saga_id: str, source: str | None, *, is_compared: bool) -> str:
+    """The start of another input would have been refused, if that is known."""
+    if not is_compared:
+        return f"already exists: {saga_id}; its input is forgotten, and was not compared; nothing was started"
     where = ", from the ledger, because Temporal has no run of it" if source is not None else ""
     return f"already exists: {saga_id}, with the same input{where}; nothing was started"
 
 
-def _print_started(document: dict[str, Any]) -> None:
-    saga_id, source = document["id"], document.get("source")
-    echo(f"started {saga_id}" if document["started"] else _existing_text(saga_id, source))
-    if document["web_ui"]:
-        echo(document["web_ui"])
+def _print_started(run: SagaHandle) -> None:
+    is_compared = run.is_compared
+    echo(f"started {run.id}" if run.started else _existing_text(run.id, run.source, is_compared=is_compared))
+    if run.web_ui:
+        echo(run.web_ui)

@@ -343,3 +343,11 @@ def test_with_a_probe_a_manual_retry_probes_first() -> None:
     driver.decide("b", "retry").run()
     assert driver.log[-2:] == ["b~probe", "b"]
     assert driver.state == "COMPLETED"
+
+
+def test_a_decision_keeps_why_the_step_was_parked() -> None:
+    driver = MachineDriver(STEP, answers={"b": "rejected"}).run()
+    why = driver.story["parked"][0]["why"]
+    driver.decide("b", "done").run()
+    assert driver.story["parked"] == []
+    assert [(row["decision"], row["error"]) for row in driver.story["operator"]] == [("done", why)]

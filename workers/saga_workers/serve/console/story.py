@@ -117,7 +117,9 @@ def _decision_event(decision: DecisionView, name: str) -> StoryEvent:
     because = f", because: {decision.reason}" if decision.reason else ""
     proof = f"; known from: {decision.evidence}" if decision.evidence else ""
     word = REQUEST_WORDS.get(decision.decision, decision.decision).lower()
-    return StoryEvent(decision.at, shorten(f"{decision.who} decided{about}: {word}{given}{because}{proof}", _MAX_TEXT))
+    parked = f"; it was parked: {decision.error}" if decision.error else ""
+    text = f"{decision.who} decided{about}: {word}{given}{because}{proof}{parked}"
+    return StoryEvent(decision.at, shorten(text, _MAX_TEXT))
 
 
 def _parked_event(parked: ParkedView, name: str) -> StoryEvent:
