@@ -14,6 +14,7 @@ from sagas.definition.times import format_timestamp
 from sagas.machine.state import SagaRun, shown_arguments
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.saga_view import Intervention
+from sagas.text.shortening import shorten_middle
 
 MAX_PAUSES = 500
 """Pauses of one saga: the state, which a run hands on to the next one, has each of them."""
@@ -21,6 +22,9 @@ MAX_PAUSES = 500
 MAX_RECORD_CHARACTERS = 512 * 1024
 """Characters of all names, reasons, evidence and errors in the record, beyond which nothing is taken that can be
 repeated without end."""
+
+_MOST_OF_ERROR = 1_000
+"""Characters that are kept of why a step was parked: it may be retried many times."""
 
 
 def masked_words(run: SagaRun, words: str) -> str:
@@ -37,7 +41,8 @@ def note_decision(run: SagaRun, event: DecisionMade, closed: Sequence[str] = ())
     shown = {} if event.arguments is None else {"arguments": shown_arguments(event.arguments)}
     closes = {"closed": list(closed)} if closed else {}
     parked = run.parked.get(event.step)
-    about = {} if parked is None else {"error": parked.why}
+    # Masked before it is cut: a part of a value would not be recognized any more.
+    about = {} if parked is None else {"error": shorten_middle(masked_words(run, parked.why), _MOST_OF_ERROR)}
     run.operator.append({"at": format_timestamp(event.at), **row, **shown, **closes, **about})
     return row
 

@@ -90,3 +90,18 @@ async def test_a_terminated_saga_counts_as_terminated(client: Client, how: str) 
 async def _lists_undo(client: Client, id: str, *, runs: int = 1) -> bool:
     query = f"WorkflowId = '{id}~undo'"
     return (await client.temporal.count_workflows(query)).count == runs
+
+
+async def test_an_undo_that_waits_for_a_worker_counts(shop: Shop) -> None:
+    shop.project = shop.with_keys("k" * 32)
+    async with running_worker(shop.project) as client:
+        id = await completed(client, f"waits-{uuid.uuid4()}")
+    async with await Client.connect(shop.project) as client:
+        await client.temporal.start_workflow(
+            "moving",
+            {"who": "anna", "reason": "a test"},
+            id=f"{id}~undo",
+            task_queue=shop.project.settings.temporal.task_queue,
+        )
+        await until(lambda: _lists_undo(client, id))
+        assert set((await states(client, id)).values()) == {"COMPENSATING"}

@@ -351,3 +351,14 @@ def test_a_decision_keeps_why_the_step_was_parked() -> None:
     driver.decide("b", "done").run()
     assert driver.story["parked"] == []
     assert [(row["decision"], row["error"]) for row in driver.story["operator"]] == [("done", why)]
+
+
+def test_what_is_kept_of_a_long_error_is_short() -> None:
+    """Each of many retries would keep it once more."""
+    driver = MachineDriver(STEP, answers={"b": "rejected"}).run()
+    driver.machine._run.parked["b"].why = f"the bank says {'no ' * 3_000}; call it"
+    driver.decide("b", "done")
+    [row] = driver.story["operator"]
+    assert len(row["error"]) <= 1_000
+    assert row["error"].startswith("the bank says no")
+    assert row["error"].endswith("; call it")
