@@ -225,9 +225,17 @@ def effect_schema(amounts: int) -> pa.Schema:
 
 
 async def extract_database(
-    engine: AsyncEngine, name: str, effects: Sequence[EffectTable], folder: Path, scope: ReconciliationScope
+    engine: AsyncEngine,
+    name: str,
+    effects: Sequence[EffectTable],
+    folder: Path,
+    scope: ReconciliationScope,
+    guarded: Sequence[EffectTable] | None,
 ) -> dict[str, int]:
     """Read one connection into ``guard/``, ``outbox/`` and ``effects/`` of the folder; returns row counts.
+
+    ``guarded``: the tables whose rows are compared with this guard, which other connections may lead to as well; None
+    if it, and its outbox, are read through another one.
 
     Raises SagaError for a row whose time is not one.
     """
@@ -238,8 +246,8 @@ async def extract_database(
         connection = await plain.execution_options(isolation_level=level)
         async with connection.begin():
             tables = await table_names(connection)
-            if guard_table.name in tables:
-                results = any(effect.amounts or effect.binding == "result" for effect in effects)
+            if guarded is not None and guard_table.name in tables:
+                results = any(effect.amounts or effect.binding == "result" for effect in guarded)
                 with ParquetRowWriter(folder / "guard" / f"{name}.parquet", GUARD_SCHEMA) as rows:
                     await _extract_guard(connection, name, rows, scope, results)
                     counts["guard"] = rows.count

@@ -207,10 +207,11 @@ def repair_command(
         return saga_command("undo", saga, reason=f"the effect of {finding.step or 'a step'} is missing")
     unowned = finding.kind == "effect_without_saga" and finding.state in (None, "UNKNOWN")
     # No command undoes the effect of a saga that has ended backward: its row in the guard tells which effect it is.
-    if unowned or (finding.kind == "effect_not_undone" and finding.place in dialects):
-        dialect = dialects[finding.place or ""]
+    connection = (finding.place or "").partition(", ")[0]  # a step may have been made in several databases
+    if unowned or (finding.kind == "effect_not_undone" and connection in dialects):
+        dialect = dialects[connection]
         where = f"saga_id = {sql_literal(finding.saga_id, dialect)} and step = {sql_literal(finding.step, dialect)}"
-        return f"{finding.place}: select * from saga_guard where {where};"
+        return f"{connection}: select * from saga_guard where {where};"
     return saga_command("show", saga)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -55,17 +55,18 @@ class TopicsRead:
 
 
 def read_topics(
-    settings: KafkaSettings, folder: Path, scope: ReconciliationScope, began: float, connections: Iterable[str]
+    settings: KafkaSettings, folder: Path, scope: ReconciliationScope, began: float, connections: Mapping[str, str]
 ) -> TopicsRead | None:
     """Read the topics of the events in the extracted outboxes; None if there are no topics.
 
-    ``connections`` are those that have an outbox. Raises SagaError if Kafka cannot be queried.
+    ``connections``: those that have an outbox, each with the one through which it was read. Raises SagaError if Kafka
+    cannot be queried.
     """
     oldest_events = _oldest_events(folder)
     if not oldest_events:
         return None
     require_client()
-    sources = {f"/{settings.prefix}/{name}": name for name in connections}
+    sources = {f"/{settings.prefix}/{name}": reader for name, reader in connections.items()}
     result = TopicsRead(0, 0, began - settings.retention + READ_MARGIN)
     with ParquetRowWriter(folder / RECORDS_FILE, RECORD_SCHEMA) as out:
         for name in sorted(oldest_events):

@@ -75,7 +75,7 @@ class Books:
                 export.add(SagaView.from_json(view))
         engine = open_command_engine(self.settings.sql_connection("shop"))
         try:
-            await extract_database(engine, "shop", [effects], folder, ReconciliationScope())
+            await extract_database(engine, "shop", [effects], folder, ReconciliationScope(), [effects])
         finally:
             await engine.dispose()
         with open_comparison(folder, None, 0.0, lambda connection: None) as database:

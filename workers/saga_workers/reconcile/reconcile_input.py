@@ -19,12 +19,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard import watermark
+from saga_activities.guard.tables import guard_table
 from saga_activities.table_names import table_names
 from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, SagaExport, extract_database
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.current_views import combined_view, current_view, current_views
 from saga_workers.reconcile.declared_columns import HELP, find_problems
 from saga_workers.runtime.database_access import driver_message
+from saga_workers.runtime.database_identity import table_identity
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.temporal_runs import RunInfo, namespace_retention
@@ -50,7 +52,8 @@ class ReconcileInput:
     since the epoch). ``started_at``: when the reading began. ``rows``: how many were read from each source.
     ``replaced``: sagas with an earlier run that was terminated. ``decided``: publications that count as undone because
     an operator has decided so, as the report has them. ``missing_keys``: how many outcomes each key has encrypted that
-    is not here.
+    is not here. ``readers``: for each connection the first one that leads to the same guard, through which that guard
+    and its outbox are read.
     """
 
     folder: Path
@@ -61,6 +64,7 @@ class ReconcileInput:
     replaced: set[str] = field(default_factory=set)
     decided: list[dict[str, Any]] = field(default_factory=list)
     missing_keys: Counter[str] = field(default_factory=Counter[str])
+    readers: dict[str, str] = field(default_factory=dict[str, str])
 
 
 async def read_input(
@@ -81,9 +85,12 @@ async def read_input(
                 if scope.read_since is not None and _started_at(view) < scope.read_since:
                     older.append(view.id)
             scope = ReconciliationScope(scope.since, scope.saga_id, tuple(older))
+            material.readers = await _readers(engines)
             for name, engine in engines.items():
                 mine = [effect for effect in effects if effect.connection == name]
-                counts = await _read_connection(name, engine, mine, folder, scope)
+                guarded = [effect for effect in effects if material.readers.get(effect.connection) == name]
+                reads_guard = material.readers[name] == name
+                counts = await _read_connection(name, engine, mine, folder, scope, guarded if reads_guard else None)
                 material.rows.update({f"{name}.{what}": count for what, count in counts.items()})
             async for view in _orphans(locator, folder, journal.states):
                 journal.add(view)
@@ -194,11 +201,30 @@ def _guarded_ids(folder: Path) -> set[str]:
     return ids
 
 
+async def _readers(engines: Mapping[str, AsyncEngine]) -> dict[str, str]:
+    """See ``readers`` of :class:`ReconcileInput`."""
+    first: dict[str, str] = {}
+    readers: dict[str, str] = {}
+    for name, engine in engines.items():
+        try:
+            identity = name if len(engines) == 1 else await table_identity(engine, guard_table.name)
+        except (SQLAlchemyError, OSError) as error:
+            raise _does_not_answer(name, error) from error
+        readers[name] = first.setdefault(identity, name)
+    return readers
+
+
 async def _read_connection(
-    name: str, engine: AsyncEngine, effects: Sequence[EffectTable], folder: Path, scope: ReconciliationScope
+    name: str,
+    engine: AsyncEngine,
+    effects: Sequence[EffectTable],
+    folder: Path,
+    scope: ReconciliationScope,
+    guarded: Sequence[EffectTable] | None,
 ) -> dict[str, int]:
+    """``guarded``: see :func:`saga_spark.reconcile.extracts.extract_database`."""
     try:
-        return await extract_database(engine, name, effects, folder, scope)
+        return await extract_database(engine, name, effects, folder, scope, guarded)
     except (SQLAlchemyError, OSError) as error:
         await _refuse_wrong_declarations(name, engine, effects)
         tables = ", ".join(effect.table for effect in effects) or "its guard table"
@@ -223,7 +249,11 @@ async def _read_watermark(name: str, engine: AsyncEngine) -> float:
             there = "saga_watermark" in await table_names(connection)
         return await watermark.read(engine) if there else 0.0
     except (SQLAlchemyError, OSError) as error:
-        raise SagaError(f"the database of the connection {name} does not answer: {driver_message(error)}") from error
+        raise _does_not_answer(name, error) from error
+
+
+def _does_not_answer(name: str, error: Exception) -> SagaError:
+    return SagaError(f"the database of the connection {name} does not answer: {driver_message(error)}")
 
 
 def _started_at(view: SagaView) -> float:

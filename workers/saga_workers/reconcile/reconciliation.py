@@ -67,7 +67,7 @@ async def reconcile(
         on_progress("reading the sagas and the databases")
         material = await read_input(locator, settings, effects, folder, scope)
         on_progress("reading the topics")
-        topics = await asyncio.to_thread(read_topics, settings, folder, scope, material.started_at)
+        topics = await asyncio.to_thread(read_topics, settings, folder, scope, material)
         if topics is not None:
             material.rows["records of topics"] = topics.compared
         one_saga = scope.saga_id is not None
@@ -206,7 +206,9 @@ def _iso_timestamp(seconds: float | None) -> str | None:
     return None if seconds is None else iso_time(datetime.fromtimestamp(seconds, UTC))
 
 
-def read_topics(settings: Settings, folder: Path, scope: ReconciliationScope, started_at: float) -> TopicsRead | None:
+def read_topics(
+    settings: Settings, folder: Path, scope: ReconciliationScope, inputs: ReconcileInput
+) -> TopicsRead | None:
     """Read the topics of the outboxes into the folder; None if there is no Kafka, or no event for it. Blocks.
 
     Raises SagaError if Kafka does not answer.
@@ -215,5 +217,4 @@ def read_topics(settings: Settings, folder: Path, scope: ReconciliationScope, st
         return None
     from saga_spark.reconcile import topic_extract
 
-    names = [sql_connection.name for sql_connection in settings.sql_connections()]
-    return topic_extract.read_topics(settings.kafka, folder, scope, started_at, names)
+    return topic_extract.read_topics(settings.kafka, folder, scope, inputs.started_at, inputs.readers)

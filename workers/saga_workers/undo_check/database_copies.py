@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,6 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from saga_activities.session_settings import session_arguments
 from saga_workers.runtime.database_access import unusable
+from saga_workers.runtime.database_identity import database_identity
 from saga_workers.undo_check.mysql_copies import MysqlCopies
 from saga_workers.undo_check.postgresql_copies import PostgresqlCopies
 from saga_workers.undo_check.sqlite_copies import SqliteCopies
@@ -67,35 +68,17 @@ async def by_database(connections: Sequence[SqlConnection]) -> list[list[SqlConn
     return list(databases.values())
 
 
-_POSTGRESQL_IDENTITY = """
-    SELECT pg_catalog.pg_postmaster_start_time()::text AS started, oid AS database_
-    FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
-"""
-"""The start of the server in microseconds, as one server has several names and addresses."""
-
-_MYSQL_IDENTITY = "SELECT concat_ws(' ', @@hostname, @@port, @@datadir, @@pid_file) AS started, database() AS database_"
-
-
 async def _identity(connection: SqlConnection) -> str:
-    """A text that all connections to a database share."""
     url = make_url(connection.url)
-    backend = url.get_backend_name()
-    if backend == "sqlite":
-        return _resolved(url.database) if url.database else connection.name
+    if url.get_backend_name() == "sqlite" and not url.database:
+        return connection.name
     engine = open_plain(url)
     try:
-        async with engine.connect() as session:
-            query = _POSTGRESQL_IDENTITY if backend == "postgresql" else _MYSQL_IDENTITY
-            row: Any = (await session.exec_driver_sql(query)).one()
+        return await database_identity(engine)
     except SQLAlchemyError as error:
         raise unusable(connection, f"the database of the connection {connection.name}", error) from error
     finally:
         await engine.dispose()
-    return f"{row.started} {row.database_}"
-
-
-def _resolved(file: str) -> str:
-    return f"sqlite {Path(file).resolve()}"
 
 
 def open_plain(url: URL) -> AsyncEngine:

@@ -72,7 +72,9 @@ def records_since(shop: Shop, folder: Path, since: float) -> int:
     """How many records of the orders a window costs."""
     with ParquetRowWriter(folder / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
         rows.add("shop", "s", "place", 1, "e", shop.orders, "PUBLISHED", since, since, False)
-    topics = read_topics(shop.project.settings.kafka, folder, ReconciliationScope(since=since), time.time(), ["shop"])
+    topics = read_topics(
+        shop.project.settings.kafka, folder, ReconciliationScope(since=since), time.time(), {"shop": "shop"}
+    )
     assert topics is not None
     return topics.rows
 

@@ -74,7 +74,12 @@ async def test_a_window_reads_only_its_own_rows(database: tuple[AsyncEngine, str
         connection="shop", table="orders", key=("id",), saga_id="saga", step="b", amounts={"total": "t"}, time="at"
     )
     counts = await extract_database(
-        engine, "shop", [orders], tmp_path / "window", ReconciliationScope(since=NOW - 60, older_saga_ids=("s9",))
+        engine,
+        "shop",
+        [orders],
+        tmp_path / "window",
+        ReconciliationScope(since=NOW - 60, older_saga_ids=("s9",)),
+        [orders],
     )
     assert counts == {"guard": 3, "outbox": 0, "orders": 1}
     assert ids(tmp_path / "window") == {"s7", "s9"}
@@ -84,10 +89,12 @@ async def test_a_window_reads_only_its_own_rows(database: tuple[AsyncEngine, str
     }  # fmt: skip
     (row,) = pq.read_table(tmp_path / "window" / "effects" / "orders.parquet").to_pylist()
     assert (row["bound"], json.loads(row["row"]), row["a0"], row["time"]) == ("s7", {"id": 2}, "2.50", NOW)
-    assert (await extract_database(engine, "shop", [orders], tmp_path / "all", ReconciliationScope()))[
+    assert (await extract_database(engine, "shop", [orders], tmp_path / "all", ReconciliationScope(), [orders]))[
         "guard"
     ] == 50_001
-    extract = await extract_database(engine, "shop", [orders], tmp_path / "one", ReconciliationScope(saga_id="s7"))
+    extract = await extract_database(
+        engine, "shop", [orders], tmp_path / "one", ReconciliationScope(saga_id="s7"), [orders]
+    )
     assert (extract["guard"], extract["orders"]) == (2, 1)
 
 
@@ -181,7 +188,7 @@ async def test_every_kind_of_guard_database_can_be_read(tmp_path: Path) -> None:
     )
     for scope in (ReconciliationScope(), ReconciliationScope(saga_id="s1"), ReconciliationScope(since=NOW - 60)):
         folder = tmp_path / uuid.uuid4().hex
-        counts = await extract_database(engine, "shop", [orders], folder, scope)
+        counts = await extract_database(engine, "shop", [orders], folder, scope, [orders])
         assert counts == {"guard": 1, "outbox": 0, "orders": 1 if scope.since else 2}
         (row,) = pq.read_table(folder / "guard" / "shop.parquet").to_pylist()
         assert (row["reason"], row["undone"], row["result"]) == ("do", True, '{"n":"123456789012345678.123456789"}')

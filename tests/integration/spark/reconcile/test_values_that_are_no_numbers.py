@@ -37,7 +37,7 @@ async def read(server: DatabaseServer, folder: Path, kind: str, value: str, **de
     engine = create_async_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     effects = EffectTable(**{"connection": "shop", "table": "odd", "key": ("id",), "saga_id": "'s'", **declared})
     try:
-        await extract_database(engine, "shop", [effects], folder, ReconciliationScope())
+        await extract_database(engine, "shop", [effects], folder, ReconciliationScope(), [effects])
     finally:
         await engine.dispose()
     return pq.read_table(folder / "effects" / "odd.parquet").to_pylist()

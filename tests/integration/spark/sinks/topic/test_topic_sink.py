@@ -162,7 +162,7 @@ def test_a_dead_letter_that_is_sent_again_is_no_input_and_no_event_of_the_outbox
     env.kafka.produce(env.topic, {"id": 1}, headers=headers)
     env.kafka.produce(env.topic, {"id": 2}, headers=resent)
     env.kafka.produce(env.topic, {"id": 3}, headers={**resent, "sagadlqtopic": "another"})
-    read_topics(kafka, tmp_path, ReconciliationScope(), now, ["shop"])
+    read_topics(kafka, tmp_path, ReconciliationScope(), now, {"shop": "shop"})
     assert sorted(pq.read_table(tmp_path / RECORDS_FILE)["event_id"].to_pylist()) == ["e1", "resent"]
     uri = (tmp_path / "inputs" / "events.parquet").as_uri()
     assert freeze_topic(env.settings, "events", {"topic": env.topic}, uri, lambda _: None)["rows"] == 2
@@ -185,7 +185,7 @@ def test_reconciliation_reads_committed_rows(env: Environment, tmp_path: Path) -
         event = encode("1", id="e1", type="t", source=source, time=now, saga_id="s1", step="a")
         producer.write([(env.topic, -1, event)])
     producer.close()
-    topics = read_topics(kafka, tmp_path, ReconciliationScope(), now, ["shop"])
+    topics = read_topics(kafka, tmp_path, ReconciliationScope(), now, {"shop": "shop"})
     assert topics is not None
     assert (topics.rows, topics.floors) == (1, {env.topic: 0.0})
     [record] = pq.read_table(tmp_path / RECORDS_FILE).to_pylist()
@@ -196,11 +196,11 @@ def test_reconciliation_reads_committed_rows(env: Environment, tmp_path: Path) -
         again.write([(env.topic, 0, event)])
         again.close()
         hurried = kafka.model_copy(update={"transaction_timeout": 1.0})
-        topic_rows = read_topics(hurried, tmp_path, ReconciliationScope(), now, ["shop"])
+        topic_rows = read_topics(hurried, tmp_path, ReconciliationScope(), now, {"shop": "shop"})
         records = pq.read_table(tmp_path / RECORDS_FILE).to_pylist()
         assert {(record["event_id"], record["is_hidden"]) for record in records} == {("e1", False), ("e2", True)}
         assert topic_rows is not None
         assert topic_rows.compared == 1
-    other = read_topics(kafka, tmp_path, ReconciliationScope(saga_id="s2"), now, ["shop"])
+    other = read_topics(kafka, tmp_path, ReconciliationScope(saga_id="s2"), now, {"shop": "shop"})
     assert other is not None
     assert other.rows == 0
