@@ -54,9 +54,9 @@ def _is_of_same_start(told: SagaView, view: SagaView) -> bool:
 
 def _joined(told: tuple[StepView, ...], own: tuple[StepView, ...]) -> tuple[StepView, ...]:
     reached = {step.id: step for step in own if not _is_unreached(step)}
-    known = {step.id for step in told}
+    told_ids = {step.id for step in told}
     joined = [reached.get(step.id, step) for step in told]
-    return (*joined, *(step for id, step in reached.items() if id not in known))
+    return (*joined, *(step for id, step in reached.items() if id not in told_ids))
 
 
 def _is_unreached(step: StepView) -> bool:
