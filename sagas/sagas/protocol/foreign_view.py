@@ -35,7 +35,16 @@ def read_foreign_view(document: Any, saga_id: str) -> SagaView | None:
         view = SagaView.from_json({**document, "id": saga_id.removesuffix(UNDO_SUFFIX)})
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    view = replace(view, web_ui=None, bulk_workflow=None, stuck=None, needs_resume=None, source=None, accesses=None)
+    view = replace(
+        view,
+        web_ui=None,
+        bulk_workflow=None,
+        stuck=None,
+        needs_resume=None,
+        continue_command=None,
+        source=None,
+        accesses=None,
+    )
     if not view.parked and not any(child.waits for child in view.children):
         return view
     parked = tuple(_with_commands(view, operation) for operation in view.parked)

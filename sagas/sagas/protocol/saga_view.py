@@ -395,6 +395,9 @@ class SagaView(JsonView):
     bulk_workflow: Annotated[str | None, "the id of the bulk workflow that runs the saga", OMITTED] = None
     stuck: Annotated[tuple[str, ...] | None, "why the saga will not finish by itself", OMITTED] = None
     needs_resume: Annotated[bool | None, "its effects are of a run that `saga resume` continues", OMITTED] = None
+    continue_command: Annotated[
+        str | None, "that command, if it needs options: FILE stands for what the databases have not kept", OMITTED
+    ] = None
     source: Annotated[
         Literal["ledger"] | None,
         "where the view was read if Temporal has no run of the saga, because it was deleted or the saga ended in a "

@@ -40,6 +40,7 @@ from sagas.protocol.payloads import UNDO_SUFFIX, input_digest
 from sagas.protocol.saga_view import STARTED_AGAIN, SagaView
 from sagas.settings import Settings
 from sagas.settings.signing_keys import SigningKeys
+from sagas.text.continuation_words import CANCEL_BEFORE
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class Locator:
 
     async def unknown_saga(self, saga_id: str) -> UsageError:
         """The error for an id that nobody knows, or of which only databases of the project have traces."""
+        from saga_workers.location.continuation_advice import advice_after_start, resume_options
         from saga_workers.location.traces import open_effects, open_effects_of_all, open_origin
 
         try:
@@ -151,18 +153,19 @@ class Locator:
             )
         if nested := open_effects_of_all(of_nested, saga_id):
             condition = await self.if_not_ended(list(chain.from_iterable(of_nested.values())))
-            then = f"starts it again{condition}; then cancel it, or let it go on"
+            then = f"starts it again{condition}; {CANCEL_BEFORE}"
             return UsageError(
                 f"Temporal has no run of {saga_id} any more, and the effects of its nested sagas are open: {nested}",
                 help=f"{saga_command('resume', saga_id, definition='FILE', input='@FILE')}    {then}",
             )
         if open_there:
-            again = saga_command("resume", saga_id)
+            again = resume_options(self, saga_id, origin) or saga_command("resume", saga_id)
             condition = await self.if_not_ended(effects)
-            then = f"starts it again where its effects are{condition}; then cancel it, or let it go on"
+            advice = await advice_after_start(self, saga_id, origin, effects)
+            then = f"starts it again where its effects are{condition}; {advice}"
             if origin is not None and (parent := origin.parent) is not None:
                 again = await parent_command(self, saga_id, await self.locate(parent), origin)
-                then = f"it is nested in {parent}, which starts it again; then cancel {parent}, or let it go on"
+                then = f"it is nested in {parent}, which starts it again; {CANCEL_BEFORE}"
             return UsageError(
                 f"Temporal has no run of {saga_id} any more, and its effects are open: {open_there}",
                 help=f"{again}    {then}",

@@ -43,6 +43,7 @@ from sagas.errors import RefusedError, UsageError
 from sagas.protocol.origin import Origin, may_equal, start_of
 from sagas.protocol.payloads import input_digest
 from sagas.protocol.saga_view import FINAL_STATES, OVER
+from sagas.text.continuation_words import CANCEL_BEFORE
 from sagas.text.shell import reset_command, saga_command
 from sagas.text.shortening import join_names
 
@@ -98,7 +99,7 @@ async def start_again(
         name = "NAME" if location.row is None else location.row.view.saga
         raise UsageError(
             f"the guards have effects of {saga_id}, but not what it was started with",
-            help=f"start it with its input: {start_with_input(saga_id, name)}, then cancel it",
+            help=f"start it with its input: {start_with_input(saga_id, name)}; {CANCEL_BEFORE}",
         )
     if origin is None and location.run is not None and not location.run.run.running:
         raise RefusedError(
@@ -181,7 +182,7 @@ async def _origin_as_given(
     if definition is None or input is ABSENT:
         nested = open_effects_of_all(await client.locator.effects_of_nested(saga_id), saga_id)
         condition = await client.locator.if_not_ended(await _of_nested(client, saga_id))
-        then = f"starts it again{condition}; then cancel it, or let it go on"
+        then = f"starts it again{condition}; {CANCEL_BEFORE}"
         raise RefusedError(
             f"no database has what {saga_id} was started with, and the effects of its nested sagas are open: {nested}",
             help=f"{again}    {then}",

@@ -174,7 +174,7 @@ def remedy(view: SagaView) -> str:
     if view.state == "TERMINATED" and view.can_undo:
         return undo_again(view.id)
     if view.needs_resume or (view.needs_resume is None and view.state == "TERMINATED"):
-        return saga_command("resume", view.id)
+        return view.continue_command or saga_command("resume", view.id)
     if view.stuck and all(map(lacks_worker, view.stuck)):
         return START_WORKER_HELP
     return saga_command("show", view.id)
@@ -189,7 +189,7 @@ def _with_lost_effects(view: SagaView, saga: OpenSaga | None) -> SagaView:
     """The view of a run, with the reason of a saga whose id it has. A reason that says more may be there."""
     if saga is None or view.needs_resume:
         return view
-    return replace(view, stuck=(*(view.stuck or ()), saga.reason), needs_resume=saga.is_resumed or None)
+    return replace(saga.mark(view), stuck=(*(view.stuck or ()), saga.reason))
 
 
 def _with_reasons_of(view: SagaView, member: SagaView | None) -> SagaView:

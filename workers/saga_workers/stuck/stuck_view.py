@@ -56,7 +56,7 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
         except SagaError:  # `saga doctor` reports the database
             lost, view = None, _in_doubt(view, "open effects of another run")
         if lost is not None:
-            return replace(view, stuck=(lost.reason,), needs_resume=lost.is_resumed or None)
+            return replace(lost.mark(view), stuck=(lost.reason,))
     verdict, workflow = verdict_of(location), location.workflow
     saga = None
     if location.run is not None and workflow is None:
@@ -143,4 +143,4 @@ async def with_earlier_saga(locator: Locator, run: RunDescription, view: SagaVie
     saga = await replaced_saga(locator, locator.settings, run, view)
     if saga is None:
         return view, []
-    return replace(view, needs_resume=saga.is_resumed or None), [saga.reason]
+    return saga.mark(view), [saga.reason]

@@ -23,6 +23,7 @@ from sagas.protocol.origin import same_start
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import OVER, SagaView, StepView
 from sagas.settings import Settings
+from sagas.text.continuation_words import CANCEL_BEFORE
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class OpenSaga:
     does with it, if that is known. ``parent``: the id of the saga that starts a deleted nested one again. ``holder``:
     the run that has its id, in words, if it is one of another workflow, or why it cannot be read; ``is_held``: it is
     open, and has the ``held`` id. ``view``: that of an interrupted undo. ``may_have_ended``: nobody knows whether it
-    had ended, so that its effects may be meant to stay.
+    had ended, so that its effects may be meant to stay. ``resume``: its `saga resume` with the options that it needs,
+    empty without any; ``then``: what a person does after that.
     """
 
     saga_id: str
@@ -66,6 +68,8 @@ class OpenSaga:
     held: str = "its id"
     view: SagaView | None = None
     may_have_ended: bool = False
+    resume: str = ""
+    then: str = CANCEL_BEFORE
 
     @property
     def command(self) -> str:
@@ -74,7 +78,9 @@ class OpenSaga:
             return undo_again(self.saga_id)
         if self.verdict in ("id taken", "unreadable"):
             return saga_command("show", self.saga_id)
-        return saga_command("resume", self.saga_id) if self.parent is None else saga_command("show", self.parent)
+        if self.parent is not None:
+            return saga_command("show", self.parent)
+        return self.resume or saga_command("resume", self.saga_id)
 
     @property
     def is_resumed(self) -> bool:
@@ -92,7 +98,7 @@ class OpenSaga:
                     return f"{what}: it is nested in {self.parent}, which starts it again; see `{self.command}`"
                 if self.outcome:
                     return f"{what}: `{self.command}` {self.outcome}"
-                return self._unless_ended(what, f"start it again with `{self.command}`, then cancel it or let it go on")
+                return self._unless_ended(what, f"start it again with `{self.command}`, {self.then}")
             case "replaced" if self.is_held:
                 what = f"{self.holder} has {self.held}, and its own effects are open ({holds})"
                 ended = "wait for the end of that run" if self.may_have_ended else "end that run, or wait for its end"
@@ -147,7 +153,14 @@ class OpenSaga:
             incomplete=RUN_DELETED,
             stuck=(self.reason,),
             needs_resume=self.is_resumed,
+            continue_command=self.resume or None if self.is_resumed else None,
         )
+
+    def mark(self, view: SagaView) -> SagaView:
+        """The ``view`` of a run that has the id of the saga, with the command that continues the saga."""
+        if not self.is_resumed:
+            return replace(view, needs_resume=None, continue_command=None)
+        return replace(view, needs_resume=True, continue_command=self.resume or None)
 
 
 def undo_again(saga_id: str) -> str:
@@ -202,11 +215,30 @@ async def lost_saga(
     """The saga at this location, if some of its ``effects`` are open and no run will end them. ``held``: what else it
     holds. Raises SagaError.
     """
-    from saga_workers.location.traces import open_effects
+    from saga_workers.location.continuation_advice import advice_after_start, resume_options
+    from saga_workers.location.traces import open_origin
 
     lost = await lost_effects(locator, location, effects)
     if not lost:
         return None  # if nothing is to be undone, what it holds may be released
+    found = await _judged_effects(locator, location, effects, lost, held)
+    if found is None or found.saga_id != location.saga_id or not found.is_resumed:
+        return found
+    origin = open_origin(lost) or next((effect.origin for effect in effects if effect.origin is not None), None)
+    resume = resume_options(locator, location.saga_id, origin)
+    return replace(found, resume=resume, then=await advice_after_start(locator, location.saga_id, origin, lost))
+
+
+async def _judged_effects(
+    locator: Locator,
+    location: Location,
+    effects: Sequence[RecordedEffect],
+    lost: Sequence[RecordedEffect],
+    held: Sequence[str],
+) -> OpenSaga | None:
+    """The saga that has ``lost`` the run which would end these of its ``effects``."""
+    from saga_workers.location.traces import open_effects
+
     origin = next((effect.origin for effect in [*lost, *effects] if effect.origin is not None), None)
     if origin is not None and origin.parent is not None:
         if await is_undone(locator, await locator.locate(origin.parent), location.saga_id, origin):
@@ -242,9 +274,10 @@ async def lost_saga(
 def _parent_of_effects(missing: MissingParent, holds: str, *, may_have_ended: bool) -> OpenSaga:
     """The missing saga to whose nested sagas the effects belong; its name is not known."""
     holder = missing.holder
+    resume = saga_command("resume", missing.saga_id, definition="FILE", input="@FILE")
     if holder is None:
-        return OpenSaga(missing.saga_id, "deleted", None, (holds,), may_have_ended=may_have_ended)
-    other = OpenSaga(missing.saga_id, "replaced", None, (holds,), holder=holder_in_words(holder))
+        return OpenSaga(missing.saga_id, "deleted", None, (holds,), may_have_ended=may_have_ended, resume=resume)
+    other = OpenSaga(missing.saga_id, "replaced", None, (holds,), holder=holder_in_words(holder), resume=resume)
     return replace(other, is_held=holder.running, may_have_ended=may_have_ended)
 
 

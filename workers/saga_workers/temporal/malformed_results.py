@@ -21,5 +21,5 @@ def malformed_result_text(workflow_id: str) -> str:
     return (
         "an activity was completed with no value or with several, which Temporal's SDK cannot process, so no worker "
         f"continues this run and no cancel reaches it; `{reset_command(workflow_id)}` has that step asked again: see "
-        "to whoever answers it, then cancel the saga or let it go on"
+        "to whoever answers it, then let the saga go on, or cancel it, if it is not past its point of no return"
     )

@@ -15,6 +15,7 @@ from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import RESET_ACTIVITY
 from sagas.settings.signing_keys import SigningKeys
+from sagas.text.continuation_words import CANCEL_BEFORE
 from sagas.text.shell import reset_command
 
 _RESET = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
@@ -29,7 +30,7 @@ async def require_answered_reset(temporal: Temporal, run: RunInfo, keys: Signing
         return
     raise RefusedError(
         f"the run of {run.id}, which a reset has made, was closed before it had looked up what the saga had done",
-        help=f"{reset_command(run.id)}    makes a run that looks it up; then cancel it, or let it go on",
+        help=f"{reset_command(run.id)}    makes a run that looks it up; {CANCEL_BEFORE}",
     )
 
 

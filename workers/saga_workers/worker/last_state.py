@@ -68,7 +68,8 @@ class LastStates:
             if isinstance(view, dict) and view.get("ended_at") is not None:
                 # It is COMPLETED for all who ask, but closes only when its locks are released.
                 raise InfrastructureError(f"{saga_id} has ended, but its workflow is not closed yet")
-            raise RefusedError(f"{saga_id} is still running; cancel it with `{saga_command('cancel', saga_id)}`")
+            is_before_commit = not isinstance(view, dict) or view.get("phase") == "forward"
+            raise _still_running(saga_id, is_before_commit=is_before_commit)
         await require_answered_reset(self._locator.temporal, described.run, self._keys)
         try:
             return await query_machine(self._locator.temporal, (saga_id, described.run.run_id), self._keys)
@@ -93,7 +94,7 @@ class LastStates:
         if member.bulk is None:
             return None
         if member.open:
-            raise RefusedError(f"{saga_id} is still running; cancel it with `{saga_command('cancel', saga_id)}`")
+            raise _still_running(saga_id, is_before_commit=False)
         run_id = (member.bulk_id, member.bulk.run.run_id)
         return await query_machine(self._locator.temporal, run_id, self._keys, member=saga_id)
 
@@ -101,3 +102,10 @@ class LastStates:
 def _without_undo(saga_id: str | None) -> str:
     """The saga whose run, or whose undo, has this id; empty if there is none."""
     return (saga_id or "").removesuffix(UNDO_SUFFIX)
+
+
+def _still_running(saga_id: str, *, is_before_commit: bool) -> RefusedError:
+    """``is_before_commit``: it is known that the saga can be cancelled."""
+    cancel, show = saga_command("cancel", saga_id), saga_command("show", saga_id)
+    then = f"cancel it with `{cancel}`" if is_before_commit else f"see `{show}`"
+    return RefusedError(f"{saga_id} is still running; {then}")

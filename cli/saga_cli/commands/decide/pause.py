@@ -120,8 +120,9 @@ def resume(
     A terminated saga is continued where it stood: backward before its commit point, forward after it.
 
     A saga without a run is started with what the guard has kept of its start. Effects that are there are not made
-    again, so it gets to where it was; a `wait` waits for its signal again. Then cancel it, or let it go on. The same
-    holds for a saga whose open run was started with another input than its effects: that run is ended first.
+    again, so it gets to where it was; a `wait` waits for its signal again. Then let it go on, or cancel it, if it is
+    not past its point of no return. The same holds for a saga whose open run was started with another input than its
+    effects: that run is ended first.
 
     With --where all paused sagas that match go on, and the exit code is the highest of all; those that are not paused
     are left as they are.
