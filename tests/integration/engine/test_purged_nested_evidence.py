@@ -111,6 +111,22 @@ async def test_a_nested_saga_that_has_a_run_is_not_asked_about(env: Environment,
     assert await goods(bank, sku) == [(4, 0), (5, 0)]
 
 
+async def test_the_items_that_have_runs_are_not_asked_about(env: Environment, bank: AsyncEngine) -> None:
+    skus = [await add_goods(bank) for _ in range(2)]
+    each = OUTER.replace("NOTE", "book").replace("NAME", "purged-inner")
+    each = each.replace("id: kid,", 'id: kid, for_each: "${{ input.skus }}",').replace("input.sku }", "item }")
+    async with env.serving(each, INNER) as client:
+        id = await begin(client, "purged-outer", {"skus": skus})
+        await waiting(client, id)
+        for lost in (id, f"{id}/kid#1"):
+            await delete_run(client, lost)
+        for item in (0, 1):
+            await purge(bank, f"{id}/kid#{item}")
+        await resume(client, id)
+        assert UNKNOWN in await told_why(client, f"{id}/kid#1")
+    assert [await goods(bank, sku) for sku in skus] == [[(4, 0), (5, 0)]] * 2
+
+
 @pytest.mark.parametrize("decision", ["done", "compensate"])
 async def test_a_nested_saga_with_a_computed_name_asks_itself(
     env: Environment, bank: AsyncEngine, decision: str

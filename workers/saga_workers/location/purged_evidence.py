@@ -12,7 +12,8 @@ from saga_activities.guard import watermark
 from saga_activities.guard.tables import guard_table
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import RecordedEffect, reading_tables
-from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.temporal.temporal_runs import describe_run, list_runs
+from saga_workers.temporal.visibility_filter import prefix_condition
 from sagas.definition.model import Definition, StepDefinition, guarded_effects, is_nested
 from sagas.protocol.payloads import idempotency_key
 from sagas.settings import Settings
@@ -113,11 +114,18 @@ def _steps_of_nested(
 
 
 async def _has_run(locator: Locator, saga_id: str, step: StepDefinition) -> bool:
-    """True if Temporal has a run of the nested saga, which is asked instead of the guards. Nobody knows how many items
-    a `for_each` has had: a run of one of them tells nothing of the others.
+    """True if Temporal has a run of the nested saga, which is asked instead of the guards, or of one item of a
+    `for_each`: each of its other items asks itself, and what a run has completed must not be undone by hand.
     """
     id = idempotency_key(saga_id, step.id, 1)
-    return step.for_each is None and await describe_run(locator.temporal, id) is not None
+    if step.for_each is None:
+        return await describe_run(locator.temporal, id) is not None
+    condition = prefix_condition("WorkflowId", f"{id}#")
+    if condition is not None:
+        async for run in list_runs(locator.temporal, condition):
+            if run.id.startswith(f"{id}#"):
+                return True
+    return False
 
 
 def _step_of(id: str, saga_id: str) -> str:
