@@ -31,10 +31,16 @@ __all__ = ["ids_of_its_own"]  # a fixture of every test here
 TOKEN = "a-token-that-nobody-guesses"
 
 
-async def starts(client: Client, limit: int = shared_starts.MAX_SHARED, wait: float = shared_starts.USUAL_WAIT) -> Any:
+async def starts(
+    client: Client,
+    limit: int = shared_starts.MAX_SHARED,
+    wait: float = shared_starts.USUAL_WAIT,
+    *,
+    callers_return: bool = False,
+) -> Any:
     """A function that starts the withdrawal of a number."""
     starter = await client.starter("withdrawal")
-    shared = SharedStarts(starter, limit=limit, wait=wait)
+    shared = SharedStarts(starter, limit=limit, wait=wait, callers_return=callers_return)
 
     async def start(number: int) -> StartResult:
         return await shared.start(starter.make_request(withdrawal(number)["input"]))
@@ -109,7 +115,7 @@ async def test_callers_whose_sagas_have_ended_together_share_the_next_workflow(
     monkeypatch.setattr(shared_starts, "_MAX_STILL", 1000)
     callers, turns = 5, 3
     bank.open_accounts(callers * turns)
-    start = await starts(bank.client, wait=LIMIT)
+    start = await starts(bank.client, wait=LIMIT, callers_return=True)
 
     async def call(caller: int) -> None:
         for turn in range(turns):

@@ -120,7 +120,7 @@ class StartEndpoint:
         if self._bulk_wait <= 0 or not client.ledger.configured or why_not_shared(definition):
             return None
         if definition.saga not in self._shared:
-            self._shared[definition.saga] = SharedStarts(starter, wait=self._bulk_wait)
+            self._shared[definition.saga] = SharedStarts(starter, wait=self._bulk_wait, callers_return=True)
         return self._shared[definition.saga]
 
     async def _started_response(self, started: StartResult, wait: float, caller: Caller) -> Response:

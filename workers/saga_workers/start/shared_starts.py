@@ -39,13 +39,21 @@ class SharedStarts:
     claimed counts as under way no longer, so that nobody waits for a saga that takes long.
 
     Two groups at once would have half of the starts each, and cost as much each as one with all of them. So the next
-    one waits for those that are under way, unless these are few beside it.
+    one waits for those that are under way, unless these are few beside it. ``callers_return``: who has waited for the
+    end of a saga often starts the next one then, so the next group waits a little for them.
     """
 
-    def __init__(self, starter: SagaStarter, *, limit: int = MAX_SHARED, wait: float = USUAL_WAIT) -> None:
+    def __init__(
+        self,
+        starter: SagaStarter,
+        *,
+        limit: int = MAX_SHARED,
+        wait: float = USUAL_WAIT,
+        callers_return: bool = False,
+    ) -> None:
         self._starter = starter
         self._answers = StartAnswers(starter)
-        self._limit, self._wait = limit, wait
+        self._limit, self._wait, self._callers_return = limit, wait, callers_return
         self._waiting: deque[GatheredStarts] = deque()
         self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,7 +92,7 @@ class SharedStarts:
                 await asyncio.wait({answering}, timeout=_CLAIMED_WITHIN)
                 if answering.done():
                     await self._wait_for_ends(gathered)
-                    if len(gathered) > 1:
+                    if self._callers_return and len(gathered) > 1:
                         await self._wait_for_next(len(gathered))
             finally:
                 self._under_way -= len(gathered)

@@ -221,12 +221,12 @@ async def lost_saga(
     lost = await lost_effects(locator, location, effects)
     if not lost:
         return None  # if nothing is to be undone, what it holds may be released
-    found = await _judged_effects(locator, location, effects, lost, held)
-    if found is None or found.saga_id != location.saga_id or not found.is_resumed:
-        return found
+    judged = await _judged_effects(locator, location, effects, lost, held)
+    if judged is None or judged.saga_id != location.saga_id or not judged.is_resumed:
+        return judged
     origin = open_origin(lost) or next((effect.origin for effect in effects if effect.origin is not None), None)
     resume = resume_options(locator, location.saga_id, origin)
-    return replace(found, resume=resume, then=await advice_after_start(locator, location.saga_id, origin, lost))
+    return replace(judged, resume=resume, then=await advice_after_start(locator, location.saga_id, origin, lost))
 
 
 async def _judged_effects(
