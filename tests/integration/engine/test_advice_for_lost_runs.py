@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_workers.client import Client
+from saga_workers.reconcile.open_saga_findings import find_lost_runs, with_one_remedy
+from saga_workers.reconcile.recheck import recheck
+from saga_workers.reconcile.repair import repair_findings
 from saga_workers.stuck.database_traces import DatabaseTraces
 from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.resumption import start_again
@@ -87,6 +91,13 @@ async def test_what_resume_needs_is_in_its_command(env: Environment) -> None:
         needed = f"saga resume {id} --input @FILE"
         assert (await advice(client, id))[1] == needed
         assert (await shown_help(client, id)).startswith(needed)
+        scope, settings = ReconciliationScope(saga_id=id), client.project.settings
+        found = await find_lost_runs(client.locator, settings, scope, [])
+        kept, _ = await recheck(client.locator, settings, found, {}, [])
+        [missing] = with_one_remedy(kept)
+        assert missing.command == needed
+        [row] = await repair_findings(client.locator, settings, [missing.to_json()], who="anna")
+        assert row["done"].endswith(f": {needed}")
     async with env.serving(SENSITIVE.replace("id: last", "id: later")) as client:  # the project has another definition
         reason, command = await advice(client, id)
         assert command == f"saga resume {id} --definition FILE --input @FILE"

@@ -43,10 +43,11 @@ def _finding_of(saga: OpenSaga) -> Finding:
     if saga.verdict == "undo deleted":
         state = None if saga.view is None else "COMPLETED"
         return Finding("undo_missing", saga_id=saga.saga_id, saga=saga.saga, state=state, details={"undo": holds})
+    command = saga.resume if saga.is_resumed else ""
     if saga.verdict == "deleted":
-        return Finding("run_missing", saga_id=saga.saga_id, saga=saga.saga, details={"holds": holds})
+        return Finding("run_missing", saga_id=saga.saga_id, saga=saga.saga, details={"holds": holds}, command=command)
     details = {"effects": holds} | ({"held_by": saga.holder} if saga.holder else {})
-    return Finding("run_replaced", saga_id=saga.saga_id, saga=saga.saga, details=details)
+    return Finding("run_replaced", saga_id=saga.saga_id, saga=saga.saga, details=details, command=command)
 
 
 async def find_left_claims(locator: Locator, connection: str, saga_id: str | None = None) -> list[Finding]:
@@ -67,7 +68,7 @@ async def find_left_claims(locator: Locator, connection: str, saga_id: str | Non
 def with_one_remedy(findings: Sequence[Finding]) -> list[Finding]:
     """The findings, with one command for everything about a saga that is resumed, or whose undo is continued."""
     remedies = {
-        finding.saga_id: resume_command(finding.kind, finding.saga_id)
+        finding.saga_id: finding.command or resume_command(finding.kind, finding.saga_id)
         for finding in findings
         if finding.kind in RESUMED and finding.saga_id is not None
     }

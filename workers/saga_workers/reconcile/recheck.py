@@ -51,7 +51,7 @@ async def recheck(
             moved = False  # it was decided last of all, and the id may belong to another run by now
         moved = moved or (finding.kind == "open_effects" and finding.saga_id in counted)
         can_undo = view is not None and view.can_undo
-        command = repair_command(finding, dialects, declared, can_undo=can_undo)
+        command = finding.command or repair_command(finding, dialects, declared, can_undo=can_undo)
         (gone if moved else kept).append(replace(finding, command=command))
     return await with_safe_commands(settings, kept, dialects, declared), gone
 

@@ -41,10 +41,11 @@ async def repair_findings(
 ) -> list[dict[str, Any]]:
     """Repair what is safe; returns one row per saga or output: ``saga_id``, ``class``, ``done`` (a message)."""
     done: list[dict[str, Any]] = []
-    resumed = {finding["saga_id"]: finding["class"] for finding in findings if finding["class"] in RESUMED}
-    for saga_id, kind in resumed.items():
-        message = f"needs an operator, and nothing of it is released: {resume_command(kind, saga_id)}"
-        done.append({"saga_id": saga_id, "class": kind, "done": message})
+    resumed = {finding["saga_id"]: finding for finding in findings if finding["class"] in RESUMED}
+    for saga_id, finding in resumed.items():
+        command = finding.get("command") or resume_command(finding["class"], saga_id)
+        message = f"needs an operator, and nothing of it is released: {command}"
+        done.append({"saga_id": saga_id, "class": finding["class"], "done": message})
     findings = [finding for finding in findings if finding["saga_id"] not in resumed]
     for saga_id in dict.fromkeys(_saga_ids_of_class(findings, "open_effects")):
         message = await _unless_refused(continue_saga(locator, saga_id, who))
