@@ -16,6 +16,7 @@ from temporalio.api.command.v1 import (
     ContinueAsNewWorkflowExecutionCommandAttributes,
     ModifyWorkflowPropertiesCommandAttributes,
     ProtocolMessageCommandAttributes,
+    UpsertWorkflowSearchAttributesCommandAttributes,
 )
 from temporalio.api.common.v1 import Memo, Payload, Payloads, WorkflowExecution, WorkflowType
 from temporalio.api.enums.v1 import CommandType, TaskQueueKind, UpdateWorkflowExecutionLifecycleStage
@@ -29,6 +30,8 @@ from temporalio.api.workflowservice.v1 import (
     UpdateWorkflowExecutionRequest,
 )
 from temporalio.client import Client as Temporal
+from temporalio.common import TypedSearchAttributes
+from temporalio.converter import encode_search_attributes
 
 
 def json_payload(value: Any) -> Payload:
@@ -61,6 +64,16 @@ async def complete_first_task(temporal: Temporal, started: Any, commands: Sequen
         RespondWorkflowTaskCompletedRequest(
             task_token=token, namespace=temporal.namespace, identity="stranger", commands=commands
         )
+    )
+
+
+def upsert(attributes: TypedSearchAttributes) -> Command:
+    """The command that writes search attributes of the run."""
+    command = UpsertWorkflowSearchAttributesCommandAttributes()
+    encode_search_attributes(attributes, command.search_attributes)
+    return Command(
+        command_type=CommandType.COMMAND_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES,
+        upsert_workflow_search_attributes_command_attributes=command,
     )
 
 

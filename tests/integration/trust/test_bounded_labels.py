@@ -9,6 +9,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.worker_metrics import SagaGauges
+from tests.helpers import eager_start
 from tests.helpers.local_worker import running_worker
 from tests.helpers.waiting import until
 from tests.integration.trust.conftest import Shop
@@ -51,16 +52,11 @@ async def test_a_claimed_park_makes_no_series(shop: Shop) -> None:
     )
     async with running_worker(shop.project) as client:
         type = f"made-up-{uuid.uuid4()}"
-        handles = [
-            await client.temporal.start_workflow(
-                workflow_type,
-                {},
-                id=f"x-{uuid.uuid4()}",
-                task_queue=f"nobody-{uuid.uuid4()}",
-                search_attributes=attributes,
-            )
-            for workflow_type in (type, "own")
-        ]
+        ids = {workflow_type: f"x-{uuid.uuid4()}" for workflow_type in (type, "own")}
+        for workflow_type, id in ids.items():
+            queue, input = f"nobody-{uuid.uuid4()}", eager_start.json_payload({})
+            started = await eager_start.start(client.temporal, workflow_type, id, queue, input, {}, eager=True)
+            await eager_start.complete_first_task(client.temporal, started, [eager_start.upsert(attributes)])
         gauges = SagaGauges(client.temporal, lambda: shop.project.definitions)
 
         async def counted() -> bool:
@@ -70,5 +66,5 @@ async def test_a_claimed_park_makes_no_series(shop: Shop) -> None:
         await until(counted)
         assert type not in sagas_of(gauges)
         assert values_of(gauges, "step") == {"other"}, "and none of the step that its attributes name"
-        for handle in handles:
-            await handle.terminate()
+        for id in ids.values():
+            await client.temporal.get_workflow_handle(id).terminate()
