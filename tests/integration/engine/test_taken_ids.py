@@ -6,8 +6,9 @@ import pytest
 from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_workers.client import Client
+from saga_workers.location import served_runs
 from saga_workers.location.locator import Locator
-from saga_workers.stuck import continuation, served_runs
+from saga_workers.stuck import continuation
 from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.resumption import start_again
 from saga_workers.stuck.stuck_view import read_view_with_stuck
@@ -107,6 +108,24 @@ async def test_another_saga_that_has_the_id_is_cancelled_first(env: Environment)
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []
+
+
+async def test_another_saga_past_its_pivot_is_not_to_be_cancelled(env: Environment) -> None:
+    paid = OTHER.replace("displacing", "paying").replace("compensate: unbook", "pivot: true")
+    async with env.serving(PLAIN.replace("NAME", "outpaid"), paid) as client:
+        id = await begin(client, "outpaid", {"n": 1})
+        await waits_at(client, id, "go")
+        await start_instead(client, id, "paying", client.project.settings.temporal.task_queue)
+        await waits_at(client, id, "go")
+        with pytest.raises(RefusedError, match="a run of paying on the task queue") as held:
+            await start_again(client, await client.locator.locate(id))
+        assert held.value.help == f"wait for its end, see saga show {id}; then saga resume {id}"
+        await handle(client, id).signal("go")
+        assert (await finished(client, id))["state"] == "COMPLETED"
+        await start_again(client, await client.locator.locate(id))
+        await waits_at(client, id, "go")
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "COMPENSATED"
 
 
 async def test_an_earlier_end_is_not_that_of_a_deleted_generation(env: Environment) -> None:

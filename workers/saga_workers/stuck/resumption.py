@@ -218,15 +218,18 @@ async def _refuse_other(client: Client, location: Location, lost: Sequence[Recor
     if described is None or origin is None:
         return
     run, id = described.run, described.run.id
+    is_own = run.workflow_type in client.project.definitions
+    is_own = is_own and run.task_queue == client.project.settings.temporal.task_queue
     is_same = run.workflow_type == origin.saga and described is location.run
-    if is_same and (await read_view(client.locator, id)).state == "PARKED":
+    view = await read_view(client.locator, id) if is_same or is_own else None
+    if is_same and view is not None and view.state == "PARKED":
         return
     again = saga_command("resume", location.saga_id)
     held = f"{holder_in_words(run)} has the id {id} and is open, so {origin.saga} cannot be started again"
     if not not_ended and await may_have_ended(client.locator, location, lost):
         raise RefusedError(held, help=f"wait for its end; then {again}, unless {origin.saga} had ended")
-    is_own = run.workflow_type in client.project.definitions
-    is_own = is_own and run.task_queue == client.project.settings.temporal.task_queue
+    if is_own and view is not None and not view.can_be_cancelled:
+        raise RefusedError(held, help=f"wait for its end, see {saga_command('show', id)}; then {again}")
     terminate = f"temporal workflow terminate --workflow-id {shlex.quote(id)}"
     ending = saga_command("cancel", location.saga_id) if is_own else terminate
     raise RefusedError(held, help=f"wait for its end, or end it: {ending}; then {again}")
