@@ -87,6 +87,7 @@ async def test_a_missing_table_is_named_where_it_has_to_exist(url: str, tmp_path
 async def read(settings: Settings, folder: Path) -> None:
     engine = open_engine("shop", settings.sql_connection("shop").url, 1)
     try:
-        await _read_connection("shop", engine, settings.reconcile.effects, folder / "extract", ReconciliationScope())
+        effects = settings.reconcile.effects
+        await _read_connection("shop", engine, effects, folder / "extract", ReconciliationScope(), effects)
     finally:
         await engine.dispose()
