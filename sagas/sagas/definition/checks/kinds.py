@@ -74,9 +74,17 @@ def _check_read(step: StepDraft, report: Report) -> None:
     arguments = step.step.do.with_ or {}
     if step.step.do.uses == "sql" and arguments.get("emit"):
         report.add("SAGA207", step.parsed.node_of("with"), f"`{step.id}` only reads, so it cannot `emit` events")
-    if "effect" in step.parsed and step.step.do.uses in EMITTERS:
-        message = f"`{step.id}` has `effect: none`, and `{step.step.do.uses}` publishes events"
+    if "effect" in step.parsed and (effect := _certain_effect(step.step.do.uses)) is not None:
+        message = f"`{step.id}` has `effect: none`, and `{step.step.do.uses}` {effect}"
         report.add("SAGA207", step.parsed.node_of("effect"), message, "remove `effect: none`")
+
+
+def _certain_effect(uses: str) -> str | None:
+    """What this built-in action does beside reading, whatever its arguments; None if it may only read."""
+    if uses in EMITTERS:
+        return "publishes events"
+    builtin = BUILTINS.get(uses)
+    return "brings its own undo" if builtin is not None and builtin.own_undo else None
 
 
 def _check_pivot(draft: SagaDraft, step: StepDraft, report: Report) -> None:
@@ -243,7 +251,7 @@ def _nested_sagas(draft: SagaDraft) -> Iterator[tuple[StepDraft, str, YamlNode]]
 
 
 def _must_be_undone(step: StepDraft) -> bool:
-    return not (step.after_commit or step.step.pivot or step.reads or step.step.compensate)
+    return not (step.after_commit or step.step.pivot or step.step.compensate)
 
 
 def undo_obstacle(definition: Definition) -> str | None:

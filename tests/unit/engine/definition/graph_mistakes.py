@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.engine.definition.mistake import BOOK, RESERVE, TELL, Mistake, saga
+from tests.unit.engine.definition.mistake import BOOK, RESERVE, TELL, Mistake, saga, spark
 
 GRAPH_MISTAKES = [
     Mistake("SAGA201", "unknown needs", saga("  - {id: a, uses: shop.book, pivot: true, needs: [⟦resrve]}\n")),
@@ -62,6 +62,12 @@ GRAPH_MISTAKES = [
         "SAGA207",
         "a read that publishes",
         saga("  - {id: a, uses: kafka.publish, effect: ⟦none, with: {topic: t, value: 1}}\n"),
+    ),
+    Mistake("SAGA207", "a nested saga as a read", saga("  - {id: a, uses: saga, effect: ⟦none, with: {name: b}}\n")),
+    Mistake(
+        "SAGA207",
+        "a Spark step as a read",
+        spark("output: {parquet: x}", more=", effect: ⟦none"),
     ),
     Mistake(
         "SAGA207",

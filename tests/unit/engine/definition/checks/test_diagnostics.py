@@ -199,6 +199,12 @@ def test_a_nested_saga_with_a_pivot_cannot_be_undone(tmp_path: Path) -> None:
     assert list(definitions) == ["child"]
 
 
+def test_a_nested_saga_is_no_read_that_need_not_be_undone(tmp_path: Path) -> None:
+    _write(tmp_path, parent=PARENT + "    effect: none\n", child=CHILD)
+    diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))[1]
+    assert _codes(diagnostics) == [("SAGA207", "parent.saga.yaml", 6), ("SAGA211", "parent.saga.yaml", 5)]
+
+
 @pytest.mark.parametrize(
     "child",
     [
