@@ -24,6 +24,8 @@ ANY_ELEMENT = "[]"
 """Any element of a list, in a path: ``input.lines.map(l, l.sku)`` looks up ("input", "lines", "[]", "sku")."""
 
 _NUMBERS = ("integer", "number")
+_WITHOUT_FIELDS = {"string": "a string", "integer": "a number", "number": "a number", "boolean": "true or false"}
+"""The types whose values have no fields, each with its article."""
 _ADVICE = "write decimal(x) to calculate with a number in a string"
 
 
@@ -165,6 +167,13 @@ class _TypeChecker:
             whole = self._text(node.operand)
             written = FIELDS[field].format(whole) if field in FIELDS else f"{whole}[0].{field}"
             self._report(node, f"`{whole}` is a list, which has no `{field}`", "field", f"write {written}")
+            return _UNKNOWN_TYPE
+        if owner.kind in _WITHOUT_FIELDS:
+            whole = self._text(node.operand)
+            written = FIELDS[field].format(whole) if field in FIELDS and owner.kind == "string" else whole
+            self._report(
+                node, f"`{whole}` is {_WITHOUT_FIELDS[owner.kind]}, which has no `{field}`", "field", f"write {written}"
+            )
             return _UNKNOWN_TYPE
         if owner.path is None:
             return _UNKNOWN_TYPE

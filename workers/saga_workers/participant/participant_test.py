@@ -150,7 +150,7 @@ def _described(settings: Settings, step: Mapping[str, Any], count: Mapping[str, 
     definition, diagnostics = parse_text(text, "participant test", context)
     if definition is None:
         first = next(diagnostic for diagnostic in diagnostics if diagnostic.severity == "error")
-        raise UsageError(f"this is not a request that a saga could make: {first.message}")
+        raise UsageError(f"this is not a request that a saga could make: {first.message}", help=first.help)
     return StepUnderTest(definition, STEP, {}, count=count)
 
 

@@ -33,6 +33,20 @@ _STEP = ("key", "forward_key", "callback_url")
 _TRIGGER_FIELDS = ("value", "key", "headers", "topic", "partition", "offset", "timestamp")
 _SCHEDULE_FIELDS = ("scheduled_at", "scheduled_date")
 _EVENT_FIELDS = ("id", "type", "timestamp", "data")
+_REASON_FIELDS = ("kind", "step", "type", "message", "details")
+_RESPONSE_FIELDS = ("status", "headers", "json", "text", "omitted", "bytes")
+"""Of a response over HTTP."""
+
+_STRINGS = frozenset(
+    (
+        *(("saga", field) for field in (*_SAGA_FIELDS, "state")),
+        *(("saga", "reason", field) for field in ("kind", "type", "message")),
+        *(("step", field) for field in _STEP),
+        *(("event", field) for field in ("id", "type", "timestamp")),
+        *(("trigger", field) for field in ("topic", "timestamp", *_SCHEDULE_FIELDS)),
+    )
+)
+_INTEGERS = frozenset((("index",), ("trigger", "partition"), ("trigger", "offset")))
 _TRIGGER_SCOPES = ("trigger", "schedule")
 _STEP_SCOPES = ("do", "undo", "confirm", "probe", "response")
 
@@ -106,11 +120,20 @@ class ExpressionScope:
             if self.kind in _TRIGGER_SCOPES:
                 return self._field_problem("saga", path, ("name",))
             more = {"undo": ("reason",), "notify": ("state", "reason")}.get(self.kind, ())
-            names = (*_SAGA_FIELDS, *more)
-            return self._field_problem("saga", path, names)
+            if path[1:2] == ("reason",) and "reason" in more:
+                return self._field_problem("saga.reason", path[1:], _REASON_FIELDS)
+            return self._field_problem("saga", path, (*_SAGA_FIELDS, *more))
         if root == "event":
             return self._field_problem("event", path, _EVENT_FIELDS)
+        if root == "response":
+            return self._field_problem("response", path, _RESPONSE_FIELDS) if self._response_of_http() else None
         return self._field_problem("step", path, _STEP) if root == "step" else None
+
+    def _response_of_http(self) -> bool:
+        if self.kind == "response":
+            return True  # only `http` has arguments that see the response
+        probe = self.step.step.probe if self.step is not None else None
+        return probe is not None and probe.operation.uses == "http" and "http" not in self.draft.project.actions
 
     def _field_problem(self, what: str, path: NamePath, fields: NamePath) -> ScopeProblem | None:
         if len(path) < 2 or path[1] in fields:
@@ -205,13 +228,9 @@ class ExpressionScope:
         root = path[0]
         if root in ("input", "item"):
             return single_type(self.schema_of(path))
-        if root == "index" or path in (("trigger", "partition"), ("trigger", "offset")):
+        if path in _INTEGERS or (path == ("response", "status") and self._response_of_http()):
             return "integer"
-        if root == "trigger" and path[1:] in (("topic",), ("timestamp",), ("scheduled_at",), ("scheduled_date",)):
-            return "string"
-        if path in (("saga", "id"), ("saga", "name"), ("saga", "started_at")):
-            return "string"
-        if root == "step" and path[1:] in (("key",), ("forward_key",), ("callback_url",)):
+        if path in _STRINGS:
             return "string"
         if root == "steps" and len(path) >= 3 and path[1] in self.draft.steps_by_id:
             return self._type_in_step(path)

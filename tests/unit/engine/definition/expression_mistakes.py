@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.engine.definition.mistake import BOOK, EACH, INPUT, RESERVE, Mistake, saga
+from tests.unit.engine.definition.mistake import BOOK, EACH, INPUT, NOTIFY, RESERVE, TOLD, Mistake, saga
 
 _ROWS = "  - {id: rows, uses: sql, pivot: true, with: {connection: shop, run: insert into a values (1) returning id}}\n"
 _STORED = _ROWS + "  - {id: a, uses: sql, with: {connection: shop, run: 'select :x', params: {x: VALUE}}}\n"
@@ -118,6 +118,32 @@ EXPRESSION_MISTAKES = [
         "the reason in a forward action",
         saga("  - {id: a, uses: shop.reserve, with: {sku: '${{ ⟦saga.reason.kind }}'}, pivot: true}\n"),
     ),
+    *(
+        Mistake(
+            "SAGA302",
+            f"{field} in an undo",
+            saga(
+                "  - id: a\n    uses: shop.reserve\n    with: {sku: a}\n"
+                f"    compensate: {{uses: shop.release, with: {{sku: '${{{{ ⟦{field} }}}}'}}}}\n"
+            ),
+        )
+        for field in ("saga.reason.step_id", "saga.reason.message.text", "saga.id.text", "step.key.text")
+    ),
+    Mistake(
+        "SAGA302",
+        "a reason that a notification does not have",
+        saga(BOOK, NOTIFY.format(one=TOLD.format(it="⟦saga.reason.text"))),
+    ),
+    Mistake(
+        "SAGA302",
+        "a field that no response has",
+        saga("  - {id: a, uses: http, with: {url: 'http://a', result: ⟦response.body}}\n"),
+    ),
+    Mistake(
+        "SAGA302",
+        "a field of a response's status",
+        saga("  - {id: a, uses: http, with: {url: 'http://a', result: ⟦response.status.code}}\n"),
+    ),
     Mistake("SAGA302", "steps in the id", saga(BOOK, 'id: "a-${{ ⟦steps.book.result }}"\n')),
     Mistake(
         "SAGA302",
@@ -149,8 +175,8 @@ EXPRESSION_MISTAKES = [
         saga("  - {id: a, uses: shop.tell, effect: none, if: 'true'}\n" + BOOK, 'output: "${{ ⟦steps.a.result }}"\n'),
     ),
     Mistake(
-        "SAGA305",
-        "its own unknown result",
+        "SAGA310",
+        "a field of its own unknown result",
         saga(
             "  - id: a\n    uses: bank.charge\n    with: {amount: '1'}\n"
             "    compensate: {uses: bank.refund, with: {amount: '${{ ⟦steps.a.result.amount }}'}}\n"

@@ -311,7 +311,7 @@ FEATURE_MISTAKES = [
         )
     ),
     Mistake(
-        "SAGA305",
+        "SAGA310",
         "the result of a request that nobody may know",
         saga(
             "  - id: a\n    uses: kafka.request\n    with: {topic: t, value: 1}\n    compensate:\n"

@@ -36,7 +36,7 @@ FULL: dict[str, Any] = {
             "retry": {"intervals": ["1s"]},
             "compensate": [{"uses": "bank.refund", "confirmed": {"uses": "bank.refund", "timeout": "9s"}}],
             "confirm": {"uses": "shop.tell", "with": {}},
-            "probe": {"uses": "http", "with": {"url": "http://a", "result": "response"}, "done": "response.ok"},
+            "probe": {"uses": "http", "with": {"url": "http://a", "result": "response"}, "done": "response.json.ok"},
         },
         {"id": "ask", "uses": "wait", "with": {"signal": "go", "timeout": "1h", "on_timeout": "reject"}},
         {"id": "guard", "uses": "require", "with": {"that": "${{ input.a == 'x' }}", "message": "no"}},

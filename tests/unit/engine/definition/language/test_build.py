@@ -175,13 +175,13 @@ def test_short_and_full_forms() -> None:
 def test_a_probe() -> None:
     step = only(
         "uses: bank.charge, with: {amount: '1'}, pivot: true, probe: {uses: http, with: {url: 'http://a'},"
-        " done: '${{ response.status == \"paid\" }}', absent: response.status == null, result: response.id}"
+        " done: '${{ response.json.state == \"paid\" }}', absent: response.status == 404, result: response.json.id}"
     )
     assert step.probe
     assert (step.probe.done, step.probe.absent, step.probe.result) == (
-        'response.status == "paid"',
-        "response.status == null",
-        "response.id",
+        'response.json.state == "paid"',
+        "response.status == 404",
+        "response.json.id",
     )
 
 
