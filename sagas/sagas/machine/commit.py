@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sagas.definition.model import backoff
 from sagas.machine import attempt_counts, calls, failure_reasons, retries, standing_pauses
-from sagas.machine.earlier import effects
+from sagas.machine.earlier import effects, operators
 from sagas.machine.earlier.doubts import believed_promises, count_earlier_run
 from sagas.machine.expressions import expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
@@ -25,7 +25,7 @@ from sagas.machine.internal_events import (
     RequestRollback,
 )
 from sagas.machine.locking import locks
-from sagas.machine.state import OUTPUT_STEP, Entry, ParkedOperation, SagaRun, StepRecord
+from sagas.machine.state import OUTPUT_STEP, Entry, OperationState, ParkedOperation, SagaRun, StepRecord
 from sagas.protocol import outcomes
 from sagas.protocol.messages import RecordState
 from sagas.protocol.outcomes import Outcome
@@ -197,9 +197,23 @@ def confirm_entry(run: SagaRun, entry: Entry) -> None:
     entry.state, confirm.state = "CONFIRMING", "RUNNING"
     if confirm.started_at is None:
         confirm.started_at = run.now
+    if (told := operators.decided_confirm(run, entry)) is not None:
+        _repeat_decision(run, entry, confirm, told)
+        return
     count_earlier_run(run, confirm, step.confirm)
     mark = calls.guard_decides_first(step, step.confirm) and not confirm.guard_decided
     calls.send_or_park(run, entry, "confirm", "confirm-mark" if mark else "confirm", confirm)
+
+
+def _repeat_decision(run: SagaRun, entry: Entry, confirm: OperationState, told: OperationState) -> None:
+    """End the confirm as an operator has decided in an earlier run."""
+    if told.state == "DONE":
+        mark_confirmed(run, entry)
+        return
+    confirm.state, confirm.ended_at, confirm.error = "SKIPPED", run.now, told.error
+    entry.state = "DONE"
+    operators.take_residue(run, entry)
+    run.post(ConfirmSettled(entry))
 
 
 def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None, *, mark: bool = False) -> None:

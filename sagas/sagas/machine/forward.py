@@ -21,7 +21,7 @@ from sagas.machine import (
 )
 from sagas.machine.compensations import is_always_undone
 from sagas.machine.corrected_probes import parking_reason, probe_of
-from sagas.machine.earlier import decisions, effects
+from sagas.machine.earlier import decisions, effects, operators
 from sagas.machine.earlier.doubts import believed_promises, count_earlier_run, doubt
 from sagas.machine.entry_ends import STATE_BY_OUTCOME, leave_to_rollback, mark_nothing_to_undo, register_operations
 from sagas.machine.expressions import arguments, context, evaluation, expression_fields
@@ -79,11 +79,12 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
         if (why := decisions.why_doubtful(run, step)) is not None:
             _park_doubtful_step(run, record, why)
             return
-        is_decided = effects.exist(run, step.id) or decisions.was_asked(run, step)
+        is_told = operators.are_about(run, step.id)
+        is_decided = effects.exist(run, step.id) or decisions.was_asked(run, step) or is_told
         if not is_decided and not expression_fields.should_run(run, step):
             _skip_step(run, record)
             return
-        if step.for_each is None:
+        if step.for_each is None or is_told:
             run.post(StartAttempt(run.new_entry(record, None)))
             record.running += 1
             return
@@ -204,6 +205,13 @@ def start_attempt(run: SagaRun, entry: Entry) -> None:
         entry.started_at = run.now
         corrections.carry_over(run, entry)
     register_operations(run, entry)
+    if (told := operators.decided_entry(run, entry)) is not None:
+        operators.repeat_decision(run, entry, told)
+        if told.state == "SKIPPED":
+            run.post(EntrySettled(entry, True))
+        else:
+            mark_done(run, entry, told.result)
+        return
     if (kept := decisions.kept_read(run, entry)) is not None:
         mark_done(run, entry, kept.result)
         return
@@ -263,6 +271,8 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         run.post(CarryOutDecision(entry, entry.decision))
     elif run.phase == "backward":
         leave_to_rollback(run, entry)
+    elif operators.decided_entry(run, entry) is not None:
+        run.post(StartAttempt(entry))
     elif entry.uncounted and not commit.pivot_is_blocked(run, entry) and not (single and outcome.kind == "unknown"):
         _uncounted_attempt_ended(run, entry, outcome)
     elif outcome.park_reason is not None:

@@ -125,11 +125,13 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
     if run.root_start:
         data["root_start"] = run.root_start
     if run.earlier != EarlierRuns():
-        # A record of a step that this run has begun itself, with all its items, is of no use any more.
+        # A record of a step that this run has begun itself, with all its items, tells no more than the decisions of
+        # operators about it.
+        decided = {row["step"].partition("#")[0] for row in run.operator}
         records = {
             id: record
             for id, record in run.earlier.records.items()
-            if run.begun_entries(id) < len(record.get("entries", ()))
+            if id in decided or run.begun_entries(id) < len(record.get("entries", ()))
         }
         data["earlier"] = pack_record(replace(run.earlier, records=records))
     if run.child_row_locks:

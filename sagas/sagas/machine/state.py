@@ -354,7 +354,8 @@ class SagaRun:
         """
         step, entries = self.plan.steps[id], self.steps[id].entries
         for number, entry in enumerate(entries):
-            if entry.state in ("PENDING", "SKIPPED") or (step.for_each is not None and entry.index is None):
+            is_left_out = entry.state == "SKIPPED" and entry.index is None  # an operator has skipped an item
+            if entry.state == "PENDING" or is_left_out or (step.for_each is not None and entry.index is None):
                 return number
         return len(entries)
 

@@ -123,7 +123,8 @@ def _recorded_items(run: SagaRun, id: str) -> list[int]:
 
 def _is_in_place(entry: Entry) -> bool:
     is_undone = entry.undo is not None and entry.undo.state in ("DONE", "SKIPPED")
-    return entry.outcome in ("done", "unknown") and not entry.resolved and not is_undone
+    is_left_out = entry.state == "SKIPPED"  # an operator takes the responsibility for what may be there
+    return entry.outcome in ("done", "unknown") and not entry.resolved and not is_undone and not is_left_out
 
 
 def _is_left_out(run: SagaRun, id: str) -> bool:

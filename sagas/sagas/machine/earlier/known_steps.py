@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.definition.model import has_effect
+from sagas.machine.earlier import operators
 from sagas.machine.earlier.doubts import doubt
 from sagas.machine.entry_ends import leave_to_rollback
 from sagas.machine.expressions.context import publish_result
@@ -27,11 +28,25 @@ def take_over(run: SagaRun) -> None:
     for id, packed in run.earlier.records.items():
         if id in run.steps:
             _take_over(run, restore_record(StepRecord, packed))
+    for record in run.steps.values():
+        for entry in record.entries:
+            _repeat_decision(run, entry)
     begun_here = {row["step"] for row in run.earlier.residue if _is_begun_here(run, row["step"])}
     run.residue += [row for row in run.earlier.residue if row["step"] not in begun_here and row not in run.residue]
     run.earlier.records = {}
     run.earlier.residue = []
     run.earlier.decisions = {}
+
+
+def _repeat_decision(run: SagaRun, entry: Entry) -> None:
+    """End the undo of an entry of this run as an operator has decided in an earlier run."""
+    told = operators.decided_undo(run, entry)
+    if told is None or entry.undo is None or entry.taken_over:
+        return
+    entry.undo = told
+    if told.state == "DONE":
+        entry.state = "COMPENSATED"
+    operators.take_residue(run, entry)
 
 
 def take_over_steps(run: SagaRun, ids: Collection[str]) -> None:
@@ -125,7 +140,8 @@ class LeftState:
                 entry.state = "PENDING"
         decisions = _decisions(run)
         for id, record in run.steps.items():
-            del record.entries[run.begun_entries(id) :]
+            if not _is_skipped_by_operator(record):
+                del record.entries[run.begun_entries(id) :]
         left = {
             id: pack_record(record)
             for id, record in run.steps.items()
@@ -171,6 +187,11 @@ def joined_records(states: Sequence[LeftState]) -> dict[str, Any]:
             if len(record.entries) < len(older.entries):
                 _join(record, older, len(record.entries))
     return {id: pack_record(record) for id, record in records.items()}
+
+
+def _is_skipped_by_operator(record: StepRecord) -> bool:
+    """True for a step that has begun, and that an operator has skipped then."""
+    return any(entry.state == "SKIPPED" and entry.index is None and entry.failure_ignored for entry in record.entries)
 
 
 def _was_not_called(run: SagaRun, entry: Entry) -> bool:

@@ -149,6 +149,17 @@ def reset_from(driver: MachineDriver, earlier: MachineDriver) -> MachineDriver:
 THREE_CALLS = saga(step("first", on=None), step("pay", on=None), step("send", on=None))
 
 
+def test_an_undo_that_an_operator_has_decided_is_not_made_again() -> None:
+    answers = {"first~undo": "rejected", "pay~undo": "rejected"}
+    earlier = MachineDriver(THREE_CALLS, answers=answers, hold=["send"]).start().cancel().end("send").run()
+    earlier.decide("pay", "done", evidence="a call").run()
+    left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
+    driver = MachineDriver(THREE_CALLS, hold=["send"]).start()
+    driver.feed(RunWasReset(driver.now, {}, "before", left.records, left.children, operator=left.operator))
+    driver.feed(CancelRequested(driver.now, kind="terminated", message="undone before")).end("send").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["send", "first"])
+
+
 @pytest.mark.parametrize("restore", [False, True])
 def test_a_rollback_undoes_the_calls_of_the_run_before(restore: bool) -> None:
     earlier = MachineDriver(THREE_CALLS, answers={"pay": Outcome.done({"charge": 7})}, hold=["send"]).start()

@@ -121,9 +121,10 @@ def problems(story: Mapping[str, Any]) -> list[str]:
     shapes = (("parked", PARKED), ("residue", RESIDUE), ("operator", OPERATOR), ("notifications", NOTIFICATION))
     for name, shape in shapes:
         for item in story.get(name, ()):
-            kinds = {"operator": {"arguments": _is(dict), "definition": _TEXT}, "residue": {"saga": _TEXT}}.get(
-                name, {}
-            )
+            kinds = {
+                "operator": {"arguments": _is(dict), "definition": _TEXT, "error": _TEXT},
+                "residue": {"saga": _TEXT},
+            }.get(name, {})
             given = {field: kind for field, kind in kinds.items() if field in item}
             differences += _differs(name, item, {**shape, **given})
     return differences

@@ -1,0 +1,59 @@
+"""An operator has decided that a terminated nested saga is done, and the run of its parent is reset."""
+
+from __future__ import annotations
+
+import pytest
+
+from saga_workers.client import Client
+from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.open_sagas import find_lost
+from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.views.saga_list import SagaFilter
+from sagas.errors import RefusedError
+from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import reset_run
+from tests.integration.engine.environment import Environment, handle, row, send_signed
+from tests.integration.engine.nested.families import (
+    GO,
+    begin_waiting_child,
+    book,
+    define_child,
+    define_parent,
+    has_state,
+    waits,
+)
+
+CHILD = define_child(book("x"), GO, book("y"))
+OPEN = define_parent(GO, book("z"), child="on_failure: park")
+COMMITTED = define_parent(book("p", "pivot: true"), GO, book("z", "on_failure: park"), child="on_failure: park")
+
+
+@pytest.mark.parametrize("parent", [OPEN, COMMITTED], ids=["before the commit point", "past it"])
+async def test_it_stays_done(env: Environment, parent: str) -> None:
+    async with env.serving(parent, CHILD) as client:
+        id = await begin_waiting_child(client)
+        child = f"{id}/child"
+        await handle(client, child).terminate("by mistake")
+        await has_state(client, id, "PARKED")
+        decision = {"step": "child", "decision": "done", "result": {"by": "hand"}, "reason": "so", "who": "ada"}
+        await send_signed(client, id, decision)
+        await waits(client, id)
+        await reset_run(client.temporal, id, keeps_signals=False)
+        await waits(client, id)
+        assert row(await client.show(id), "child")["result"] == {"by": "hand"}
+        assert await _advice(client, child) == ""
+        with pytest.raises(RefusedError):
+            await continue_saga(client.locator, child, "ada")
+        assert await find_lost(client.locator, client.project.settings, suspects=[child]) == []
+        if parent is COMMITTED:
+            await handle(client, id).signal("go")
+            assert (await finished(client, id))["state"] == "COMPLETED"
+            assert await env.effects() == ["a", "p", "x", "z"]
+            return
+        await client.cancel(id)
+        assert ((await finished(client, id))["state"], await env.effects()) == ("COMPENSATED", [])
+
+
+async def _advice(client: Client, id: str) -> str:
+    stuck = list_stuck(client.locator, SagaFilter(), limit=1000)
+    return " ".join([reason async for view in stuck if view.id == id for reason in view.stuck or ()])
