@@ -1,4 +1,4 @@
-"""Waiting for the end of a saga, and the exit code that tells how it ended."""
+"""Waiting for the end of a saga."""
 
 from __future__ import annotations
 
@@ -10,18 +10,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from saga_cli.exit_codes import (
-    CANCELLED,
-    COMPENSATED,
-    DONE,
-    FAILED,
-    PARKED,
-    RESIDUE,
-    STILL_RUNNING,
-    USAGE,
-)
+from saga_cli.exit_codes import STILL_RUNNING, exit_code
 from saga_cli.output import echo, make_console, print_document, warn
-from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -32,27 +22,6 @@ if TYPE_CHECKING:
 _FIRST_POLL = 0.1
 _MAX_POLL = 1.0
 _SILENCE = 5.0
-
-
-def exit_code(view: SagaView) -> int:
-    """The exit code for the view of a saga (cli.md): 7 while something can still happen by itself."""
-    if view.waits_for_a_person:
-        return PARKED
-    if view.is_unverified:
-        return FAILED
-    match view.state:
-        case "COMPLETED":
-            return DONE
-        case "COMPENSATED":
-            return CANCELLED if view.reason and view.reason.kind == "cancelled" else COMPENSATED
-        case "RESIDUE":
-            return RESIDUE
-        case "RUNNING" | "COMMITTED" | "COMPENSATING":
-            return STILL_RUNNING
-        case "FAILED" if view.reason and view.reason.type == REFUSED_TYPE:
-            return USAGE
-        case _:
-            return FAILED
 
 
 def parse_deadline(timeout: str | None) -> float | None:

@@ -39,7 +39,7 @@ OPTIONAL = {
 }
 NEEDED_BY = {
     "saga_spark.": ("spark", "reconcile"),
-    "saga_workers.worker.stage_retention": ("spark",),
+    "saga_workers.worker.stage_upkeep": ("spark",),
     "saga_workers.reconcile.": ("reconcile",),
     "saga_workers.worker.tracing": ("otel",),
 }

@@ -25,7 +25,7 @@ from saga_activities.bulk.result_room import MAX_RESULTS_BYTES, result_size
 from saga_activities.bulk.statement_block import BlockCall, BlockEnd, run_block
 from saga_activities.guard.database_errors import classify_database_error, is_lock_timeout
 from saga_activities.guard.ended_transactions import TransactionVanished
-from saga_activities.guard.guard import keep_alive
+from saga_activities.guard.keep_alive import keep_alive
 from saga_activities.guard.sql_session import StatementResult
 from saga_activities.guard.transaction import ChangesKept
 from saga_activities.messaging.outbox import PreparedEvents, insert_prepared

@@ -92,8 +92,8 @@ async def test_what_resume_needs_is_in_its_command(env: Environment) -> None:
         assert (await advice(client, id))[1] == needed
         assert (await shown_help(client, id)).startswith(needed)
         scope, settings = ReconciliationScope(saga_id=id), client.project.settings
-        found = await find_lost_runs(client.locator, settings, scope, [])
-        kept, _ = await recheck(client.locator, settings, found, {}, [])
+        lost = await find_lost_runs(client.locator, settings, scope, [])
+        kept, _ = await recheck(client.locator, settings, lost, {}, [])
         [missing] = with_one_remedy(kept)
         assert missing.command == needed
         [row] = await repair_findings(client.locator, settings, [missing.to_json()], who="anna")

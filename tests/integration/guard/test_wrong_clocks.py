@@ -22,7 +22,7 @@ from saga_activities.messaging.outbox import insert_events
 from saga_spark import output_records
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
-from saga_spark.staging.stage_area import SagaLiveness, clean_up_stage
+from saga_spark.staging.stage_clean_up import SagaLiveness, clean_up_stage
 from saga_workers.enqueued.enqueued_table import EnqueuedTable
 from saga_workers.enqueued.row_decisions import drop_row
 from saga_workers.relay.check_back import CheckBack

@@ -14,7 +14,7 @@ from temporalio.client import ScheduleUpdate, ScheduleUpdateInput, WorkflowFailu
 from temporalio.common import RawValue, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from saga_workers.devstack.temporal_server import find_temporal
-from saga_workers.schedules.schedule_setup import set_up_when_worker_starts
+from saga_workers.schedules.schedule_setup import set_up_schedules
 from sagas.project import Project
 from sagas.protocol.payloads import SCHEDULE_WORKFLOW
 from sagas.settings import load_settings
@@ -181,8 +181,22 @@ async def test_printed_commands_make_the_schedule_that_setup_wants(scheduled: Sc
 async def test_a_worker_that_may_sets_up_its_schedules(scheduled: ScheduledProject) -> None:
     settings = load_settings(config=str(scheduled.folder / "saga.toml"))
     assert not settings.worker.schedules
-    await set_up_when_worker_starts(scheduled.cli.client.temporal, Project(settings))
+    made: list[tuple[str, str]] = []
+    failed: list[tuple[str, str]] = []
+
+    async def set_up() -> None:
+        await set_up_schedules(
+            scheduled.cli.client.temporal,
+            Project(settings),
+            done=lambda saga, why: made.append((saga, why)),
+            failed=lambda saga, why: failed.append((saga, why)),
+        )
+
+    await set_up()
     assert await need(scheduled) is None
+    assert (len(made), failed) == (1, [])
+    await set_up()
+    assert (len(made), failed) == (1, []), "nothing was wrong any more"
 
 
 async def test_an_order_with_a_key_that_is_gone_is_refused_after_a_while(

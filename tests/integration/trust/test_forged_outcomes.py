@@ -14,20 +14,19 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from saga_cli.exit_codes import FAILED
-from saga_cli.wait import exit_code
+from saga_cli.exit_codes import FAILED, exit_code
 from saga_workers.batch.batch_control import failed_sagas
 from saga_workers.batch.batch_view import read_batch
 from saga_workers.client import Client
 from saga_workers.reconcile.current_views import current_view
 from saga_workers.reconcile.ledger_check import write_row
-from saga_workers.relay.check_back import entry_status
+from saga_workers.relay.entry_status import entry_status
 from saga_workers.serve.public_outcome import public_outcome
 from saga_workers.start.existing_sagas import Unverified
 from saga_workers.start.row_starts import final_state
 from saga_workers.temporal.temporal_runs import describe_run
 from saga_workers.views.saga_list import SagaFilter, query_sagas
-from saga_workers.worker.stage_retention import liveness_of
+from saga_workers.worker.stage_upkeep import liveness_of
 from sagas.errors import RefusedError
 from sagas.protocol.doubtful_outcomes import UNVERIFIED
 from sagas.protocol.payloads import OUTCOME_MEMO, UNDO_SUFFIX

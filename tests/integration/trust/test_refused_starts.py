@@ -36,7 +36,7 @@ from saga_workers.temporal.temporal_runs import NoAnswer, RunInfo, describe_run,
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.saga_view import read_view
 from saga_workers.worker.earlier_children import look_up_earlier_child
-from saga_workers.worker.stage_retention import liveness_of
+from saga_workers.worker.stage_upkeep import liveness_of
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from tests.helpers.local_worker import finished, running_worker

@@ -11,7 +11,7 @@ from saga_workers.stuck.kept_locks import kept_locks
 from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.views.saga_list import SagaFilter
-from saga_workers.worker.guard_retention import may_be_continued
+from saga_workers.worker.retention_horizon import may_be_continued
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from saga_cli.exit_codes import exit_code
 from saga_cli.render.saga_view import view_lines, view_page
-from saga_cli.wait import _progress, exit_code
+from saga_cli.wait import _progress
 from saga_workers.stuck.stuck_sagas import remedy
 from sagas.presentation.styled_text import format_duration, progress_text, to_plain
 from sagas.protocol.saga_view import SagaView

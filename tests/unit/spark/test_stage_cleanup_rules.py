@@ -9,7 +9,7 @@ import pytest
 
 from saga_spark.manifest import Target
 from saga_spark.output_records import OutputRow, OutputState
-from saga_spark.staging.stage_area import SagaLiveness, decide_clean_up
+from saga_spark.staging.stage_clean_up import SagaLiveness, decide_clean_up
 
 DAY = 86_400.0
 

@@ -13,17 +13,22 @@ from sagas.text.shell import saga_command
 Report = Callable[[str], object]
 
 
-def set_up_schedules(settings: Settings, report: Report) -> None:
+def set_up_stack_schedules(settings: Settings, report: Report) -> None:
     """Create and update the schedules of the definitions in the embedded Temporal, which is ready."""
     current = load_settings(settings.root, settings.config_file)
     project = Project(current)
     if not _has_schedules(project, report):
         return
-    from saga_workers.schedules.schedule_setup import set_up_missing_schedules
+    from saga_workers.schedules.schedule_setup import set_up_schedules
     from saga_workers.temporal.temporal_client import connect
 
     async def set_up() -> None:
-        await set_up_missing_schedules(await connect(current), project, report)
+        await set_up_schedules(
+            await connect(current),
+            project,
+            done=lambda saga, why: report(f"schedule of {saga} set up: {why}"),
+            failed=lambda saga, why: report(f"schedule of {saga} not set up: {why}"),
+        )
 
     asyncio.run(set_up())
 

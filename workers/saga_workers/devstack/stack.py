@@ -96,7 +96,7 @@ class Stack:
                 if "kafka" in wave:
                     self._set_up_topics()
                 if "temporal" in wave:
-                    schedules.set_up_schedules(self.settings, self.report)
+                    schedules.set_up_stack_schedules(self.settings, self.report)
                 pending = [name for name in pending if name not in wave]
             report_what_is_missing(self.settings, chosen, self.report)
 

@@ -24,7 +24,7 @@ from saga_spark.staging.stage_area import StageArea
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.reconcile.reconciliation import output_record_connection
-from saga_workers.relay.check_back import SagaUnreachable, entry_status, origin_of_entry, query_saga
+from saga_workers.relay.entry_status import SagaUnreachable, entry_status, origin_of_entry, query_saga
 from saga_workers.runtime.databases import open_command_engine, open_databases
 from saga_workers.stuck.continuation import continue_saga
 from saga_workers.stuck.kept_locks import kept_locks

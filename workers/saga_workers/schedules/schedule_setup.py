@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from temporalio.client import Client as Temporal
 from temporalio.client import Schedule, ScheduleAlreadyRunningError, ScheduleUpdate, ScheduleUpdateInput
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.runtime.logs import fields
 from saga_workers.schedules.schedule_status import ScheduleStatus, read_status, scheduled
 from sagas.definition.model import Definition
 from sagas.project import Project
-
-log = logging.getLogger("saga.worker")
 
 
 async def set_up_schedule(temporal: Temporal, status: ScheduleStatus) -> None:
@@ -46,24 +42,18 @@ async def remove_schedule(temporal: Temporal, id: str) -> None:
             raise
 
 
-async def set_up_when_worker_starts(temporal: Temporal, project: Project) -> None:
-    """Create and update the schedules of the definitions. Errors are logged: a worker also serves without schedules."""
+async def set_up_schedules(
+    temporal: Temporal, project: Project, *, done: Callable[[str, str], object], failed: Callable[[str, str], object]
+) -> None:
+    """Create and update the schedules of the definitions. ``done`` gets the name of each saga whose schedule was not as
+    its definition wants it, with what was wrong; ``failed`` that of one which Temporal has refused, with its words.
+    """
     for definition in scheduled(project):
         try:
             if (why := await _set_up_if_needed(temporal, project, definition)) is not None:
-                log.info("schedule set up: %s", why, extra=fields(saga=definition.saga))
+                done(definition.saga, why)
         except RPCError as error:
-            log.warning("schedule not set up: %s", error.message, extra=fields(saga=definition.saga))
-
-
-async def set_up_missing_schedules(temporal: Temporal, project: Project, report: Callable[[str], object]) -> None:
-    """Create and update the schedules of the definitions, with a line for each that is new, other or refused."""
-    for definition in scheduled(project):
-        try:
-            if (why := await _set_up_if_needed(temporal, project, definition)) is not None:
-                report(f"schedule of {definition.saga} set up: {why}")
-        except RPCError as error:
-            report(f"schedule of {definition.saga} not set up: {error.message}")
+            failed(definition.saga, error.message)
 
 
 async def _set_up_if_needed(temporal: Temporal, project: Project, definition: Definition) -> str | None:

@@ -30,8 +30,9 @@ from saga_workers.reconcile.missing_rows import write_missing_rows_forever
 from saga_workers.runtime.background import start_background
 from saga_workers.runtime.current_definitions import log_diagnostics
 from saga_workers.runtime.health import health_server, temporal_readiness
+from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
-from saga_workers.schedules.schedule_setup import set_up_when_worker_starts
+from saga_workers.schedules.schedule_setup import set_up_schedules
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.worker_deployments import set_current_command, version_to_make_current
@@ -90,7 +91,12 @@ async def run_worker(
             client.namespace,
         )
         if project.settings.worker.schedules:
-            await set_up_when_worker_starts(client, project)
+            await set_up_schedules(
+                client,
+                project,
+                done=lambda saga, why: log.info("schedule set up: %s", why, extra=fields(saga=saga)),
+                failed=lambda saga, why: log.warning("schedule not set up: %s", why, extra=fields(saga=saga)),
+            )
         await stack.enter_async_context(_run_retention(project, plugin, client, retention))
         _freeze_loaded_objects()
         deliveries = start_background(partial(delivering.run, grace.total_seconds()), "delivery of enqueued rows")
@@ -155,7 +161,7 @@ async def _run_retention(
     }
     if uses_spark(project) and project.settings.spark_ledger is not None and missing_package() is None:
         from saga_spark.settings import spark_settings
-        from saga_workers.worker.stage_retention import clean_stage_periodically
+        from saga_workers.worker.stage_upkeep import clean_stage_periodically
 
         # Once the guard rows are purged a saga cannot be undone; the next purge may be one interval away.
         window = retention.total_seconds() + CLEANUP_INTERVAL

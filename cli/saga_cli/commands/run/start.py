@@ -77,9 +77,10 @@ def _start_one(
 ) -> int:
     import asyncio
 
+    from saga_cli.exit_codes import exit_code
     from saga_cli.input_columns import misspelled_fields
     from saga_cli.inputs import read_input
-    from saga_cli.wait import exit_code, parse_deadline, print_end, wait_for_end
+    from saga_cli.wait import parse_deadline, print_end, wait_for_end
     from saga_workers.client import Client
     from sagas.project import Project
 

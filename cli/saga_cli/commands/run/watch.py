@@ -39,8 +39,7 @@ def watch(
         view = with_locator(
             lambda locator, settings: _follow(locator, settings, saga_id, until == "parked", timeout, progress)
         )
-    from saga_cli.exit_codes import STILL_RUNNING
-    from saga_cli.wait import exit_code
+    from saga_cli.exit_codes import STILL_RUNNING, exit_code
     from sagas.protocol.saga_view import FINAL_STATES
 
     left_early = view.state not in FINAL_STATES and not (until == "parked" and view.waits_for_a_person)

@@ -15,7 +15,8 @@ from temporalio.common import WorkflowIDConflictPolicy
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
 from saga_workers.doctor.checks import run_checks
-from saga_workers.relay.check_back import CheckBack, entry_status
+from saga_workers.relay.check_back import CheckBack
+from saga_workers.relay.entry_status import entry_status
 from saga_workers.relay.relay_process import run_relay
 from saga_workers.relay.undecided_events import MAX_UNANSWERED, decide_event, list_undecided
 from saga_workers.stuck.resumption import start_again

@@ -16,7 +16,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_spark import actions
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import spark_settings
-from saga_spark.staging import stage_area
+from saga_spark.staging import stage_clean_up
 from saga_workers.client import Client
 from sagas.project import Project
 from sagas.settings import SqlConnection, load_settings
@@ -128,10 +128,10 @@ async def clean_up(day_close: DayCloseProject) -> None:
     """The worker's own round, which deletes what a saga that is over has left in the stage."""
     databases = DatabaseConnections([SqlConnection(name="shop", url_setting=day_close.url)])
 
-    async def over(_: str) -> stage_area.SagaLiveness:
+    async def over(_: str) -> stage_clean_up.SagaLiveness:
         return "over"
 
-    await stage_area.clean_up_stage(databases.engine("shop"), spark_settings(day_close.project.settings), over)
+    await stage_clean_up.clean_up_stage(databases.engine("shop"), spark_settings(day_close.project.settings), over)
     await databases.close()
 
 

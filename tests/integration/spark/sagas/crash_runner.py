@@ -11,7 +11,7 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.connections import DatabaseConnections
 from saga_spark.settings import spark_settings
-from saga_spark.staging.stage_area import clean_up_stage
+from saga_spark.staging.stage_clean_up import clean_up_stage
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from tests.helpers.database_servers import DatabaseServer

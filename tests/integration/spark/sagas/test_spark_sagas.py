@@ -13,7 +13,7 @@ import pytest
 
 from saga_activities.connections import DatabaseConnections
 from saga_spark.settings import spark_settings
-from saga_spark.staging.stage_area import drop_undo_data
+from saga_spark.staging.stage_clean_up import drop_undo_data
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer

@@ -19,7 +19,7 @@ from saga_spark import output_records
 from saga_spark.actions import _record_staged
 from saga_spark.output_records import OutputRow
 from saga_spark.settings import SparkSettings
-from saga_spark.staging import stage_area
+from saga_spark.staging import stage_clean_up
 from saga_spark.staging.staging_attempt import StagingAttempt
 from sagas.protocol.messages import GuardSpec as Asked
 from sagas.protocol.payloads import Invocation
@@ -112,11 +112,11 @@ class StagingEnvironment:
             )
         return OutputRow.from_row(record)
 
-    async def clean(self, life: stage_area.SagaLiveness = "over") -> list[OutputRow]:
-        async def life_of(_: str) -> stage_area.SagaLiveness:
+    async def clean(self, life: stage_clean_up.SagaLiveness = "over") -> list[OutputRow]:
+        async def life_of(_: str) -> stage_clean_up.SagaLiveness:
             return life
 
-        return await stage_area.clean_up_stage(self.guard.engine, self.settings, life_of)
+        return await stage_clean_up.clean_up_stage(self.guard.engine, self.settings, life_of)
 
     def keys(self) -> list[Path]:
         """The folders of the stage area."""

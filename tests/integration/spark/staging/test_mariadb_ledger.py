@@ -22,7 +22,7 @@ from saga_activities.guard.tables import guard_table
 from saga_activities.http import HttpConnections
 from saga_spark.actions import SparkSteps
 from saga_spark.sinks.parquet.parquet_pointer import read_pointer
-from saga_spark.staging import stage_area
+from saga_spark.staging import stage_clean_up
 from saga_spark.staging.staging_attempt import transaction
 from sagas.actions.registry import Actions
 from sagas.builtins.spark import DISCARD, PUBLISH, REVERT, SPARK
@@ -105,7 +105,7 @@ async def test_staged_published_reverted_and_cleaned_up(staging: StagingEnvironm
     assert staging.keys() == []
     async with transaction(staging.guard.engine) as connection:
         await connection.execute(sa.delete(guard_table))
-    forgotten = await stage_area.drop_undo_data(staging.guard.engine, staging.settings, before=time.time() + 60)
+    forgotten = await stage_clean_up.drop_undo_data(staging.guard.engine, staging.settings, before=time.time() + 60)
     assert [row.target.generation for row in forgotten] == [1]
 
 

@@ -12,7 +12,7 @@ from temporalio.client import Client
 
 from saga_workers.ledger.run_ledger import NoLedger
 from saga_workers.location.locator import Locator
-from saga_workers.worker.stage_retention import liveness_of
+from saga_workers.worker.stage_upkeep import liveness_of
 from tests.helpers.processes import TemporalServer
 
 

@@ -21,7 +21,7 @@ from saga_spark.output_records import FencedOut, OutputRow
 from saga_spark.sinks.parquet import parquet_pointer
 from saga_spark.sinks.parquet.parquet_pointer import PointerFolder
 from saga_spark.staged_input import read_staged_files
-from saga_spark.staging import stage_area
+from saga_spark.staging import stage_clean_up
 from saga_spark.staging.publishing import OutputPublisher
 from saga_spark.staging.stage_area import StageArea
 from saga_spark.staging.staging_attempt import transaction
@@ -88,17 +88,17 @@ async def test_files_written_after_the_clean_up_are_cleaned_up(staging: StagingE
 async def test_rows_that_must_stay_do_not_block_the_clean_up(
     staging: StagingEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage_area, "CLEAN_UP_BATCH", 3)
+    monkeypatch.setattr(stage_clean_up, "CLEAN_UP_BATCH", 3)
     for number in range(8):
         await replace(staging, saga=f"terminated-{number}").done()
     await replace(staging, saga="over").done()
     async with transaction(staging.guard.engine) as connection:
         await connection.execute(output_records.set_state(Target("over", "facts", 1), "PUBLISHED"))
 
-    async def life_of(saga_id: str) -> stage_area.SagaLiveness:
+    async def life_of(saga_id: str) -> stage_clean_up.SagaLiveness:
         return "over" if saga_id == "over" else "terminated"
 
-    cleared = await stage_area.clean_up_stage(staging.guard.engine, staging.settings, life_of)
+    cleared = await stage_clean_up.clean_up_stage(staging.guard.engine, staging.settings, life_of)
     assert [row.target.saga_id for row in cleared] == ["over"]
 
 
@@ -160,10 +160,10 @@ async def test_undo_data_is_kept_while_the_guard_has_the_saga(staging: StagingEn
     async with transaction(staging.guard.engine) as connection:
         await connection.execute(output_records.set_state(Target(staging.saga, "facts", 1), "PUBLISHED"))
     later = time.time() + 60
-    assert await stage_area.drop_undo_data(staging.guard.engine, staging.settings, before=later) == []
+    assert await stage_clean_up.drop_undo_data(staging.guard.engine, staging.settings, before=later) == []
     async with transaction(staging.guard.engine) as connection:
         await connection.execute(sa.delete(guard_table))
-    assert len(await stage_area.drop_undo_data(staging.guard.engine, staging.settings, before=later)) == 1
+    assert len(await stage_clean_up.drop_undo_data(staging.guard.engine, staging.settings, before=later)) == 1
 
 
 @pytest.mark.asyncio

@@ -11,7 +11,7 @@ from temporalio.service import RPCError
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.database_errors import message_of
 from saga_spark.settings import SparkSettings
-from saga_spark.staging.stage_area import SagaLiveness, clean_up_stage, drop_undo_data
+from saga_spark.staging.stage_clean_up import SagaLiveness, clean_up_stage, drop_undo_data
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.saga_runs import describe_saga_run
