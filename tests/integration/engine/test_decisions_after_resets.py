@@ -1,4 +1,4 @@
-"""What an operator has decided about a step stands in the run that a reset makes: it is not called again."""
+"""A decision of an operator about a step stands in the run that a reset makes: the step is not called again."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _check_read(step: StepDraft, report: Report) -> None:
 
 
 def _certain_effect(uses: str) -> str | None:
-    """What this built-in action does beside reading, whatever its arguments; None if it may only read."""
+    """The effect of a built-in action beside reading, whatever its arguments; None if it may only read."""
     if uses in EMITTERS:
         return "publishes events"
     builtin = BUILTINS.get(uses)

@@ -35,7 +35,7 @@ _SCHEDULE_FIELDS = ("scheduled_at", "scheduled_date")
 _EVENT_FIELDS = ("id", "type", "timestamp", "data")
 _REASON_FIELDS = ("kind", "step", "type", "message", "details")
 _RESPONSE_FIELDS = ("status", "headers", "json", "text", "omitted", "bytes")
-"""Of a response over HTTP."""
+"""The fields of a response over HTTP."""
 
 _STRINGS = frozenset(
     (
