@@ -29,6 +29,7 @@ from saga_workers.temporal.data_converter import for_workflow_tasks
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.worker.resets_first import with_resets_first
 from saga_workers.worker.single_inputs import with_single_inputs
 from saga_workers.worker.undecoded_messages import UndecodedMessagesInterceptor
 from saga_workers.worker.worker_trust import TrustInterceptor, WorkerTrust
@@ -106,7 +107,7 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
 
     replayer = Replayer(
         workflows=_WORKFLOWS,
-        workflow_runner=with_single_inputs(_AskingRunner(ask)),
+        workflow_runner=with_resets_first(with_single_inputs(_AskingRunner(ask))),
         interceptors=[
             TrustInterceptor(WorkerTrust(project)),
             UndecodedMessagesInterceptor(),

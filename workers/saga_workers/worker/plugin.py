@@ -60,6 +60,7 @@ from saga_workers.worker.earlier_children import look_up_earlier_child
 from saga_workers.worker.enclosing_sagas import EnclosingSagas
 from saga_workers.worker.last_state import LastStates
 from saga_workers.worker.metric_labels import MetricLabels
+from saga_workers.worker.resets_first import with_resets_first
 from saga_workers.worker.signed_activities import SignedActivitiesInterceptor
 from saga_workers.worker.single_inputs import with_single_inputs
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
@@ -268,7 +269,7 @@ def _pass_through_engine(runner: WorkflowRunner | None) -> WorkflowRunner:
         restrictions = runner.restrictions.with_passthrough_modules(*PACKAGES, *native)
         runner = dataclasses.replace(runner, restrictions=restrictions)
     assert runner is not None
-    return with_single_inputs(runner)
+    return with_resets_first(with_single_inputs(runner))
 
 
 def _image_connections(project: Project) -> set[str]:
