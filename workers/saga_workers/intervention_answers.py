@@ -21,7 +21,10 @@ async def pause(locator: Locator, saga_id: str, *, reason: str, who: str | None)
     view = await interventions.pause(locator, saga_id, reason=reason, who=who)
     held = list(view.paused.held) if view.paused else []
     in_flight = [step.id for step in view.steps if step.state in _IN_FLIGHT and step.id not in held]
-    flights = f"in flight: {', '.join(in_flight)}" if in_flight else "nothing is in flight"
+    omitted = (view.steps_omitted or {}).items()
+    others = sum(count for step_and_state, count in omitted if step_and_state.endswith(_IN_FLIGHT))
+    names = [*in_flight, *([f"{others} others"] if others else [])]
+    flights = f"in flight: {', '.join(names)}" if names else "nothing is in flight"
     note = f"{view.pause_text or 'paused'}; {flights}"
     return {"id": saga_id, "response": "paused", "held": held, "in_flight": in_flight, "note": note}
 

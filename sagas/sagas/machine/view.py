@@ -202,7 +202,7 @@ def _operation_view(
 
 def shrink_view(view: SagaView, limit_bytes: int) -> SagaView:
     """Shrink the view to ``limit_bytes`` of JSON (rule 9): first its largest inputs and results are omitted, then
-    finished items are counted instead, then lists are cut.
+    finished items are counted instead, then lists are cut, that of the steps first to those that are under way.
 
     What an operator needs is cut last: entries in an error state, residue, parked operations. The output is omitted
     only if the view would be too large with nothing but the output.
@@ -233,6 +233,9 @@ def _stages(view: SagaView) -> Iterator[SagaView]:
     )
     yield view
     for name in _LISTS:
+        if name == "steps":
+            view = _with_rows(view, tuple(row for row in view.steps if row.state not in _DROPPABLE_STATES))
+            yield view
         while values := getattr(view, name):
             half = values[: len(values) // 2]
             view = _with_rows(view, half) if name == "steps" else replace(view, **{name: half})

@@ -112,3 +112,12 @@ def test_an_output_that_is_too_large_costs_nothing_else() -> None:
     rows = tuple(row("sign", number) for number in range(10))
     small = shrink_view(replace(view, steps=rows), LIMIT)
     assert small == replace(view, steps=rows, output=omitted(30_002))
+
+
+def test_steps_under_way_are_left_out_last() -> None:
+    rows = [replace(row("s", number), id=f"s{number}", step=f"s{number}") for number in range(300)]
+    rows[250] = replace(rows[250], state="RUNNING")
+    view = SagaView(id="s-1", saga="s", generation=1, state="RUNNING")
+    small = shrink_view(replace(view, steps=tuple(rows)), LIMIT)
+    assert [step.id for step in small.steps] == ["s250"]
+    assert sum((small.steps_omitted or {}).values()) == 299
