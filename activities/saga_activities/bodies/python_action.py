@@ -86,8 +86,11 @@ class ordinary_errors(ContextDecorator):
 def jsonable(value: Any) -> Any:
     """``value`` as JSON: dataclasses and models as objects, exact numbers, times as strings. Probe answers are kept.
 
+    ``Done``, ``Absent`` and ``Unknown`` without parentheses are these classes, and mean an answer of theirs.
     Raises UnusableResult for bytes, a number that JSON does not have, and what is not data.
     """
+    if value is Done or value is Absent or value is Unknown:
+        return value()
     match value:
         case Done():
             return Done(jsonable(value.result))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sagas import Absent, Done, Unknown
 from tests.integration.engine.environment import (
     Environment,
@@ -34,8 +36,13 @@ async def test_a_probe_finds_an_effect_whose_response_was_lost(env: Environment)
     assert (story["state"], story["output"]) == ("COMPLETED", {"a": {"found": True}})
 
 
-async def test_a_probe_that_finds_no_effect_skips_the_undo(env: Environment) -> None:
-    env.plan |= {"do a": [ConnectionError("lost")], "probe a": [Absent()]}
+async def the_class(_: object) -> type[Absent]:
+    return Absent
+
+
+@pytest.mark.parametrize("answer", [Absent(), the_class], ids=["instance", "class"])
+async def test_a_probe_that_finds_no_effect_skips_the_undo(env: Environment, answer: object) -> None:
+    env.plan |= {"do a": [ConnectionError("lost")], "probe a": [answer]}
     async with env.serving(PROBED) as client:
         story = await run_saga(client, "probed")
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "unknown")

@@ -13,14 +13,14 @@ import pytest
 
 from saga_activities.attempt_context import ObservedAttempt
 from saga_activities.bodies.python_action import jsonable, run_python_action
-from saga_activities.dispatcher import run_unguarded
+from saga_activities.dispatcher import probe_outcome, run_unguarded
 from saga_activities.guard.result_codec import encode as encode_result
 from saga_activities.guard.script_transactions import outcome_of_error
 from saga_activities.json_results import UnusableResult
 from saga_activities.reported_failure import reported_failure
 from saga_workers.runtime.logs import log_attempt
 from sagas import Rejected, Step
-from sagas.actions.registry import Action
+from sagas.actions.registry import Absent, Action, Done, Unknown
 from sagas.errors import DefiniteFailure, InfrastructureError, NeedsOperator
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
@@ -161,3 +161,12 @@ def test_the_log_says_why_an_attempt_has_no_outcome(
     with pytest.raises(type(escaped)), log_attempt(ObservedAttempt("order", invocation, 1)):
         raise escaped
     assert caplog.messages == [words]
+
+
+@pytest.mark.parametrize(("answer", "expected"), [(Absent, Absent()), (Unknown, Unknown()), (Done, Done(None))])
+def test_a_probe_may_return_the_class_of_its_answer(answer: type, expected: object) -> None:
+    """A class is never taken for a result: no JSON has it."""
+    assert jsonable(answer) == expected
+    assert probe_outcome(jsonable(answer)) == probe_outcome(expected)
+    with pytest.raises(UnusableResult):
+        jsonable([answer])
