@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,25 @@ def test_filter_and_id_are_over_the_event() -> None:
     assert TriggerExpressions(trigger).matches(_context({"n": 4}))
     assert not TriggerExpressions(trigger).matches(_context({"n": 3}))
     assert TriggerExpressions(trigger).id(_context({})) == "s-k"
+
+
+@pytest.mark.parametrize(
+    "input",
+    ["${{ trigger.value }}", {"n": "${{ trigger.value.n }}"}, {"all": ["${{ trigger.value['n'] }}"]}],
+)
+def test_the_id_of_a_start_has_the_integers_of_the_schema(input: Any) -> None:
+    values = TriggerExpressions(KafkaTrigger("t", id="s-${{ trigger.value.n }}-${{ trigger.value.x }}", input=input))
+    context = _context({"n": Decimal("14.0"), "x": Decimal("1.0")})
+    checked = input_of(values.input(context))
+    assert values.id_of_start(context, checked) == ("s-14-1" if input == "${{ trigger.value }}" else "s-14-1.0")
+    assert context == _context({"n": Decimal("14.0"), "x": Decimal("1.0")})
+
+
+def input_of(value: Any) -> Any:
+    """The input as a schema completes it that says `integer` everywhere."""
+    if isinstance(value, dict):
+        return {name: input_of(part) for name, part in value.items()}
+    return [input_of(part) for part in value] if isinstance(value, list) else int(value)
 
 
 @pytest.mark.parametrize(

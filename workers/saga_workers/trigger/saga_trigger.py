@@ -26,6 +26,7 @@ from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.normalised_events import parts_passed_on, with_normalised_value
 from saga_workers.trigger.record_checks import checked, read_message
 from saga_workers.trigger.retry import (
     USUAL_ATTEMPTS,
@@ -238,7 +239,8 @@ def _start_request(
 ) -> tuple[StartRequest, str]:
     """The start of an event, and the id of its saga. Raises PoisonMessage and UsageError."""
     request = replace(starter.make_request(values.input(context)), event=_event_identity(message))
-    return request, values.id(context) or request.id or f"{context['saga']['name']}-{message.id}"
+    id = values.id_of_start(context, request.input) or request.id
+    return request, id or f"{context['saga']['name']}-{message.id}"
 
 
 def _event_identity(message: Message) -> str:
@@ -291,6 +293,7 @@ class TriggerExpressions:
         self._schema = schema
         self._id = None if trigger.id is None else compile_value(trigger.id).render
         self._input = compile_value(trigger.input).render
+        self._passed_on = () if trigger.id is None else tuple(parts_passed_on(trigger.input))
         self._filter = None if trigger.filter is None else compile_value(trigger.filter).render
 
     def matches(self, context: Mapping[str, Any]) -> bool:
@@ -311,6 +314,12 @@ class TriggerExpressions:
         if id is None:
             raise PoisonMessage(f"for this event `id` {id_problem(value)}")
         return id
+
+    def id_of_start(self, context: Mapping[str, Any], input: Any) -> str | None:
+        """The saga id of a start with this input, which sees the event with the integers of the input's schema."""
+        if self._id is None:
+            return None
+        return self.id(with_normalised_value(context, self._passed_on, input))
 
     def input(self, context: Mapping[str, Any]) -> Any:
         return self._evaluate("input", self._input, context)
