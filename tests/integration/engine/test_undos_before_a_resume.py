@@ -17,7 +17,7 @@ from saga_activities.guard.sql_session import SqlSession
 from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
 from sagas import Rejected
-from sagas.errors import RefusedError
+from sagas.errors import RefusedError, UsageError
 from sagas.settings import HttpService, SqlConnection
 from sagas.settings.connections import async_url
 from tests.helpers import run_changes
@@ -190,3 +190,14 @@ async def test_an_undo_whose_transaction_is_open_is_waited_for(env: Environment,
         assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "late")
         assert env.log().count("do x") == 1
     assert await env.effects() == []
+
+
+async def test_an_undone_step_that_the_saga_lacks_is_refused(env: Environment) -> None:
+    async with env.serving(with_step(STEPS["an action"])) as client:
+        id = await begin(client, "line")
+        await waits_at(client, id, "go")
+        await delete(client, id)
+        location = await client.locator.locate(id)
+        with pytest.raises(UsageError, match=f"{id} has no step goo; did you mean go") as refusal:
+            await start_again(client, location, undone=["goo"], not_ended=True)
+        assert refusal.value.help == "its steps are a, x, go, z"

@@ -39,7 +39,7 @@ from saga_workers.temporal.temporal_runs import namespace_retention
 from saga_workers.views.saga_view import read_view
 from sagas.definition.analysis.commit_evidence import commit_evidence
 from sagas.definition.model import Definition, guarded_effects
-from sagas.errors import RefusedError, UsageError
+from sagas.errors import RefusedError, UsageError, did_you_mean
 from sagas.protocol.origin import Origin, may_equal, start_of
 from sagas.protocol.payloads import input_digest
 from sagas.protocol.saga_view import FINAL_STATES, OVER
@@ -125,6 +125,7 @@ async def start_again(
     if not origin.is_whole:
         origin = await _completed(client, saga_id, origin, definition, input, given)
     started_with = _definition(client, saga_id, origin, definition, given)
+    _refuse_unknown_steps(saga_id, started_with, undone)
     await _refuse_purged(client, saga_id, origin, started_with, own, undone, given)
     traces = CommitTraces(
         saga_id,
@@ -322,6 +323,16 @@ def _refuse_unknown_undos(
         if problem is not None:
             command = saga_command("resume", saga_id, **{**given, "undone": (*undone, effect.entry)})
             raise RefusedError(problem, help=f"then {command}")
+
+
+def _refuse_unknown_steps(saga_id: str, definition: Definition, undone: Collection[str]) -> None:
+    """Raise UsageError for an entry in ``undone`` whose step the saga does not have."""
+    steps = tuple(step.id for step in definition.steps)
+    for entry in undone:
+        step = entry.partition("#")[0]
+        if step not in steps:
+            known = f"its steps are {join_names(steps, 20)}"
+            raise UsageError(f"{saga_id} has no step {entry}{did_you_mean(step, steps)}", help=known)
 
 
 async def _refuse_purged(
