@@ -14,7 +14,7 @@ from sagas.errors import UsageError
 from sagas.expressions import ANY_ELEMENT
 from sagas.expressions.work_budget import TooComplex, bounded, current_budget
 from sagas.input_limits import MAX_INPUT_VALUES
-from sagas.text.exact_json import canonical_json
+from sagas.text.exact_json import canonical_json, with_json_names
 from sagas.text.exact_numbers import exact_value, has_whole_decimal
 from sagas.text.json_values import json_copy, json_problem
 
@@ -29,7 +29,7 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
 
     None counts as `{}`. Defaults are filled in, and 12.0 becomes 12 where the schema says `integer`: ids, labels,
     arguments, outputs and digests see the result. A ``float``, which Python code may pass, is the decimal that it
-    prints.
+    prints, and a key that is not a text has the name that it gets in JSON.
 
     Within :func:`bounded` all inputs share its steps, and TooComplex is raised when they are used up.
     """
@@ -42,7 +42,7 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
                     budget.give_up()
                     raise TooComplex
                 return input, [f"input: {problem}"]
-            value = {} if input is None else exact_value(input)
+            value = {} if input is None else exact_value(with_json_names(input))
             if schema == {}:
                 return value, []
             compiled = compile_schema(canonical_schema(schema))

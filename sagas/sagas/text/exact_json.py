@@ -167,6 +167,18 @@ def encode_json(value: Any, *, default: Callable[[Any], Any] | None = None) -> b
         return _encode_with_escapes(value, default, sort=False).encode()
 
 
+def with_json_names(value: Any) -> Any:
+    """The value with the names that its keys get in JSON: 1 becomes "1". The value itself if all of them are texts."""
+    waiting: list[Any] = [(value,)]
+    while waiting:
+        container = waiting.pop()
+        if isinstance(container, dict) and not all(isinstance(key, str) for key in container):
+            return decode_json(encode_json(value))
+        items = container.values() if isinstance(container, dict) else container
+        waiting += [item for item in items if isinstance(item, dict | list)]
+    return value
+
+
 def canonical_json(value: Any) -> str:
     """A value as JSON with sorted keys, for hashes and comparisons: equal values have equal texts.
 

@@ -64,6 +64,8 @@ def _keys_problem(keys: Collection[Any], *, half_pairs: bool) -> str | None:
     for key in keys:
         if not isinstance(key, str):
             all_texts = False
+            if isinstance(key, bool) or not isinstance(key, int | float | Decimal):
+                return f"the key {key!r:.60} of an object is not a text"
         elif not (half_pairs or key.isascii()) and _has_half_pair(key):
             return "it contains half a surrogate pair"
     return None if all_texts else names_problem(keys)

@@ -331,8 +331,8 @@ def _refuse_unknown_steps(saga_id: str, definition: Definition, undone: Collecti
     for entry in undone:
         step = entry.partition("#")[0]
         if step not in steps:
-            known = f"its steps are {join_names(steps, 20)}"
-            raise UsageError(f"{saga_id} has no step {entry}{did_you_mean(step, steps)}", help=known)
+            there_are = f"its steps are {join_names(steps, 20)}"
+            raise UsageError(f"{saga_id} has no step {entry}{did_you_mean(step, steps)}", help=there_are)
 
 
 async def _refuse_purged(

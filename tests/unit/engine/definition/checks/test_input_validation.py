@@ -204,3 +204,11 @@ def test_an_unknown_name_next_to_a_sensitive_property_is_named() -> None:
     [message] = validate_input(saga(schema), {"crad": "4111 hush"})[1]
     assert message == "input has the unknown field `crad`; did you mean card?"
     assert "hush" not in message
+
+
+def test_keys_that_are_no_texts_have_their_names_in_json() -> None:
+    closed = {"type": "object", "properties": {"1": {"type": "string"}}, "additionalProperties": False}
+    for schema in (closed, {"type": "object", "propertyNames": {"pattern": "^[0-9]$"}}, {}):
+        assert validate_input(saga(schema), {1: "x"}) == ({"1": "x"}, [])
+        assert validate_input(saga(schema), {None: "x"})[1] == ["input: the key None of an object is not a text"]
+    assert validate_input(saga(closed), {2: "x"})[1] != []
