@@ -97,7 +97,11 @@ def reach_commit_point(run: SagaRun) -> None:
 
 
 def undecided_pivot(run: SagaRun) -> Entry | None:
-    """The pivot, if it has begun and its outcome is not known yet."""
+    """The pivot, if it has begun and its outcome is not known yet.
+
+    A `wait` as the pivot is none: until its signal or time has come nothing has happened, so it ends at once (rule 2).
+    Parked after its timeout, it has not happened either.
+    """
     if run.plan.pivot is None or run.committed:
         return None
     entries = run.steps[run.plan.pivot.id].entries
@@ -106,7 +110,7 @@ def undecided_pivot(run: SagaRun) -> Entry | None:
     entry = entries[0]
     if entry.state in ("PENDING", "SKIPPED") or entry.resolved or entry.outcome == "late":
         return None
-    return entry
+    return None if run.step(entry).do.uses == "wait" else entry
 
 
 def stop_pivot_attempts(run: SagaRun, entry: Entry) -> None:

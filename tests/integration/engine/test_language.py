@@ -337,14 +337,15 @@ async def test_recovery_forward_retries_and_refuses_cancel(env: Environment) -> 
     assert await env.effects() == ["a", "b"]
 
 
-async def test_a_deadline_leads_backward_and_warn_after_only_warns(env: Environment) -> None:
-    definition = """
+@pytest.mark.parametrize("pivot", ["", ", pivot: true"], ids=["wait", "wait as the pivot"])
+async def test_a_deadline_leads_backward_and_warn_after_only_warns(env: Environment, pivot: str) -> None:
+    definition = f"""
         saga: slow
         deadline: 400ms
         warn_after: 100ms
         steps:
-          - {id: a, uses: book, compensate: unbook}
-          - {id: b, uses: wait, with: {signal: never}}
+          - {{id: a, uses: book, compensate: unbook}}
+          - {{id: b, uses: wait, with: {{signal: never}}{pivot}}}
     """
     async with env.serving(definition) as client:
         saga = await begin(client, "slow")

@@ -206,6 +206,29 @@ def test_rule_05_probing_goes_on_while_the_unguarded_pivot_is_parked() -> None:
 
 
 @pytest.mark.parametrize("event", ["cancel", "deadline"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"signal": "go"},
+        {"for": "2h"},
+        {"signal": "go", "timeout": "2h"},
+        {"signal": "go", "timeout": "0s", "on_timeout": "park"},
+    ],
+)
+def test_rules_02_and_05_a_wait_as_the_pivot_ends_at_once(event: str, arguments: dict[str, str]) -> None:
+    """No attempt of it could have an effect that is not known."""
+    definition = saga(step("a"), step("p", kind="pivot", do=op("wait", arguments)), deadline=600)
+    driver = MachineDriver(definition).start()
+    if event == "cancel":
+        assert driver.machine.cancel_response() == "accepted"
+        driver.cancel()
+    else:
+        driver.wait(601)
+    assert driver.state == "COMPENSATED"
+    assert driver.undone == ["a"]
+
+
+@pytest.mark.parametrize("event", ["cancel", "deadline"])
 def test_rule_05_no_timeout_decides_about_a_parked_unguarded_pivot(event: str) -> None:
     definition = saga(step("a"), step("p", kind="pivot", on=None), deadline=600.0)
     driver = MachineDriver(definition, answers={"p": "unknown"}).run()
