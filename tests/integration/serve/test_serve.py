@@ -167,6 +167,8 @@ async def test_authorization_and_routes(engine_env: Environment, endpoint: Endpo
                 answer = await http.request(method, path)
                 assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
     assert TOKEN not in endpoint.process.tail(1000)
+    _, text = http_get(endpoint.health, "/metrics")
+    assert all(f'saga_serve_requests_total{{status="{status}"}}'.encode() in text for status in (403, 405))
 
 
 @pytest.mark.slow

@@ -61,12 +61,18 @@ def error_response(status: int, message: str, headers: Mapping[str, str] | None 
     return json_response(status, {"error": message}, headers)
 
 
-def http_app(routes: Sequence[Route], middleware: Sequence[Middleware] = (), *, max_body_bytes: int = 0) -> Starlette:
+def http_app(
+    routes: Sequence[Route],
+    middleware: Sequence[Middleware] = (),
+    *,
+    max_body_bytes: int = 0,
+    answered: Callable[[int], None] | None = None,
+) -> Starlette:
     """An application whose every error is a JSON object with a message.
 
     It answers GET and HEAD, and with ``max_body_bytes`` also POST; the routes read bodies themselves. Path parameters
     are percent-encoded, as they were sent: a ``%2F`` is not a separator. Routes that are not in a schema are not named
-    to who asks for another page.
+    to who asks for another page. ``answered`` is called with the status of each response.
     """
     pages = ", ".join(sorted({route.path for route in routes if route.include_in_schema}))
 
@@ -84,7 +90,10 @@ def http_app(routes: Sequence[Route], middleware: Sequence[Middleware] = (), *, 
 
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(RequestFilter, refusal=partial(_refusal, max_body_bytes=max_body_bytes)), *middleware],
+        middleware=[
+            Middleware(RequestFilter, refusal=partial(_refusal, max_body_bytes=max_body_bytes), answered=answered),
+            *middleware,
+        ],
         exception_handlers={404: not_found, 405: wrong_method, Exception: failed},
     )
     app.router.redirect_slashes = False

@@ -86,8 +86,9 @@ class SagaApi:
         refusal = Authorization(callers).refusal
         app = http_app(
             routes,
-            [Middleware(RequestFilter, refusal=refusal, answered=self._count)],
+            [Middleware(RequestFilter, refusal=refusal)],
             max_body_bytes=max_body_bytes,
+            answered=self._count,
         )
         self.app = app if codec is None else CodecCors(app, origins)
 
