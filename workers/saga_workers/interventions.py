@@ -37,6 +37,7 @@ from saga_workers.temporal.temporal_runs import (
 from saga_workers.temporal.updates import send_update
 from saga_workers.views.accesses import with_accesses
 from saga_workers.views.answering import NO_VIEW
+from saga_workers.views.awaited_resets import unanswered_reset
 from saga_workers.views.notifications import check_notification_decision, decide_notification, is_notification
 from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import read_view
@@ -159,6 +160,8 @@ async def _request_cancel(
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise _just_ended_error(described.run.id) from error
             raise
+    if (why := await unanswered_reset(locator.temporal, described.run.id)) is not None:
+        return CancelResult("requested", f"recorded in Temporal, but {why}")
     return CancelResult(
         "requested",
         "recorded in Temporal, but no worker has answered yet; the next worker undoes the saga unless it is past the"

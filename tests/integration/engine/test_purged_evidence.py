@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import WorkflowFailureError
 
 from saga_workers.client import Client
+from saga_workers.interventions import cancel
 from saga_workers.stuck.resumption import start_again
 from saga_workers.stuck.stuck_view import read_view_with_stuck
 from sagas.errors import RefusedError, UsageError
@@ -170,6 +171,8 @@ async def test_a_reset_of_a_saga_that_has_not_ended_waits(env: Environment, bank
             return " ".join(view.stuck or ())
 
         assert "nobody knows which of its steps there have happened" in await until(stuck)
+        cancelled = await cancel(client.locator, id)
+        assert "the run was reset, and does nothing until it knows what the saga had done before" in cancelled.note
         assert await goods(bank, sku) == [(4, 0), (5, 0)]
         await handle(client, id).terminate("as the reason says")
     assert await goods(bank, sku) == [(4, 0), (5, 0)]
