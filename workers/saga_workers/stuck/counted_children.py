@@ -5,10 +5,13 @@ may decide: their effects stay until the parent is undone.
 from __future__ import annotations
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
+from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.root_starts import nested_root_start, root_start_of_run
 from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.views.saga_view import read_view
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.origin import same_owner
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -79,4 +82,23 @@ async def _counts_as_done(locator: Locator, parent: str, child: str, root_start:
             f"{child} is nested in {parent}, which does not tell whether it has it as done",
             help=saga_command("show", parent),
         )
+    if view.phase == "committed" and any(step.state == "PARKED" for step in rows):
+        await _require_unneeded(locator, location, parent, child, steps)
     return any(step.state in _DONE for step in rows)
+
+
+async def _require_unneeded(locator: Locator, location: Location, parent: str, child: str, steps: set[str]) -> None:
+    """Raise RefusedError for a nested saga that the pivot of its parent needs, and that is parked although the pivot is
+    done: the run of the parent repeats one which had the nested saga as done, or as left out.
+    """
+    run = location.run
+    definition = None if run is None else await read_definition(locator.temporal, run.run, locator.settings)
+    plan = None if definition is None else ExecutionPlan(definition)
+    if plan is None or plan.pivot is None or not any(plan.pivot.id in plan.descendants(step) for step in steps):
+        return
+    [step] = steps
+    raise RefusedError(
+        f"{child} is nested in {parent}, which is past its point of no return, and an earlier run of which had it as "
+        "done, or had left it out: decide about it there",
+        help=f"{saga_command('resolve', parent, step, 'done')}    if its effects stay; `skip` if they are to be undone",
+    )

@@ -19,6 +19,7 @@ from tests.integration.engine.nested.families import (
     book,
     define_child,
     define_parent,
+    delete_and_resume,
     has_state,
     waits,
 )
@@ -52,6 +53,22 @@ async def test_it_stays_done(env: Environment, parent: str) -> None:
             return
         await client.cancel(id)
         assert ((await finished(client, id))["state"], await env.effects()) == ("COMPENSATED", [])
+
+
+async def test_it_is_not_undone_if_the_decision_is_lost_with_the_run(env: Environment) -> None:
+    async with env.serving(COMMITTED, CHILD) as client:
+        id = await begin_waiting_child(client)
+        child = f"{id}/child"
+        await handle(client, child).terminate("by mistake")
+        await has_state(client, id, "PARKED")
+        decision = {"step": "child", "decision": "done", "result": {"by": "hand"}, "reason": "so", "who": "ada"}
+        await send_signed(client, id, decision)
+        await waits(client, id)
+        await delete_and_resume(client, id)
+        await has_state(client, id, "PARKED")
+        with pytest.raises(RefusedError, match="which is past its point of no return"):
+            await continue_saga(client.locator, child, "ada")
+        assert await env.effects() == ["a", "p", "x"]
 
 
 async def _advice(client: Client, id: str) -> str:
