@@ -14,7 +14,7 @@ from typing import Any
 from sagas.definition.model import has_effect
 from sagas.machine.earlier import operators
 from sagas.machine.earlier.doubts import doubt
-from sagas.machine.entry_ends import leave_to_rollback
+from sagas.machine.entry_ends import STATE_BY_OUTCOME, leave_to_rollback
 from sagas.machine.expressions.context import publish_result
 from sagas.machine.snapshot import load_run
 from sagas.machine.state import Entry, SagaRun, StepRecord
@@ -30,7 +30,7 @@ def take_over(run: SagaRun) -> None:
             _take_over(run, restore_record(StepRecord, packed))
     for record in run.steps.values():
         for entry in record.entries:
-            _repeat_decision(run, entry)
+            repeat_undo_decision(run, entry)
     begun_here = {row["step"] for row in run.earlier.residue if _is_begun_here(run, row["step"])}
     run.residue += [row for row in run.earlier.residue if row["step"] not in begun_here and row not in run.residue]
     run.earlier.records = {}
@@ -38,14 +38,13 @@ def take_over(run: SagaRun) -> None:
     run.earlier.decisions = {}
 
 
-def _repeat_decision(run: SagaRun, entry: Entry) -> None:
+def repeat_undo_decision(run: SagaRun, entry: Entry) -> None:
     """End the undo of an entry of this run as an operator has decided in an earlier run."""
     told = operators.decided_undo(run, entry)
     if told is None or entry.undo is None or entry.taken_over:
         return
     entry.undo = told
-    if told.state == "DONE":
-        entry.state = "COMPENSATED"
+    entry.state = "COMPENSATED" if told.state == "DONE" else STATE_BY_OUTCOME[entry.outcome or "unknown"]
     operators.take_residue(run, entry)
 
 

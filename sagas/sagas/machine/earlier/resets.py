@@ -10,7 +10,7 @@ from __future__ import annotations
 from sagas.machine.earlier import known_steps, operators
 from sagas.machine.earlier.doubts import doubt_open_calls
 from sagas.machine.failure_reasons import failure_message
-from sagas.machine.internal_events import StartAttempt
+from sagas.machine.internal_events import CompensationSettled, StartAttempt
 from sagas.machine.state import Entry, OperationState, SagaRun
 from sagas.protocol.messages import RunWasReset
 
@@ -59,6 +59,12 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
         if entry is not None and entry.flight is None and operators.decided_entry(run, entry) is not None:
             run.unpark(entry)
             run.post(StartAttempt(entry))
+    for id in [id for id, parked in run.parked.items() if parked.op == "undo"]:
+        entry = run.entry(id)
+        if entry is not None and entry.flight is None and operators.decided_undo(run, entry) is not None:
+            run.unpark(entry)
+            known_steps.repeat_undo_decision(run, entry)
+            run.post(CompensationSettled(entry))
     if event.commit_point != "before" and not run.committed:
         earlier.pivot_in_place, earlier.commit_is_unknown = True, event.commit_point == "unknown"
         run.cancel_timer("deadline")

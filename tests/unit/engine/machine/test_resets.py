@@ -149,6 +149,19 @@ def reset_from(driver: MachineDriver, earlier: MachineDriver) -> MachineDriver:
 THREE_CALLS = saga(step("first", on=None), step("pay", on=None), step("send", on=None))
 
 
+@pytest.mark.parametrize(("decision", "end"), [("done", "COMPENSATED"), ("skip", "RESIDUE")])
+def test_a_parked_undo_about_which_an_operator_has_decided_later_is_not_asked_again(decision: str, end: str) -> None:
+    answers = {"pay~undo": "rejected"}
+    earlier = MachineDriver(THREE_CALLS, answers=answers, hold=["send"]).start().cancel().end("send").run()
+    driver = MachineDriver(THREE_CALLS, answers=answers, hold=["send"]).start().cancel().end("send").run()
+    earlier.hold.add("first~undo")
+    earlier.decide("pay", decision, evidence="a call")
+    left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
+    told = {"operator": left.operator, "residue": left.residue}
+    driver.feed(RunWasReset(driver.now, {}, "before", left.records, left.children, **told)).run()
+    assert (driver.state, driver.undone) == (end, ["send", "pay", "first"])
+
+
 def test_an_undo_that_an_operator_has_decided_is_not_made_again() -> None:
     answers = {"first~undo": "rejected", "pay~undo": "rejected"}
     earlier = MachineDriver(THREE_CALLS, answers=answers, hold=["send"]).start().cancel().end("send").run()
