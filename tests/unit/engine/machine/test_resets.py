@@ -157,8 +157,9 @@ def test_a_parked_undo_about_which_an_operator_has_decided_later_is_not_asked_ag
     earlier.hold.add("first~undo")
     earlier.decide("pay", decision, evidence="a call")
     left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
-    told = {"operator": left.operator, "residue": left.residue}
-    driver.feed(RunWasReset(driver.now, {}, "before", left.records, left.children, **told)).run()
+    operator, residue = left.operator, left.residue
+    event = RunWasReset(driver.now, {}, "before", left.records, left.children, operator=operator, residue=residue)
+    driver.feed(event).run()
     assert (driver.state, driver.undone) == (end, ["send", "pay", "first"])
 
 
