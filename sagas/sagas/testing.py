@@ -53,7 +53,8 @@ class Sagas:
             outcomes: by step (``charge``), item (``reserve#1``) or operation (``charge/undo``, ``charge/confirm``):
                 ``rejected``, ``failed``, ``unknown``, ``crash after effect``, ``late``, ``done``, or a list of them for
                 consecutive calls.
-            results: results by step or item; the others are generated from how the definition uses them.
+            results: results by step or item; the others are generated from how the definition uses them. Those of
+                steps of other sagas of the project have no effect, so that tests can share them.
             signals: the data of the signals that `wait` steps receive, by the signal's name.
             cancel_at: cancel the saga while this step is in flight.
 
@@ -62,7 +63,7 @@ class Sagas:
             ``residue``, ``notifications`` (recorded, not delivered) and ``document``, that of `saga show`.
 
         Raises:
-            UsageError: the saga, a step or an outcome does not exist, or the input is not valid.
+            UsageError: the saga, a step, an item, a signal or an outcome does not exist, or the input is not valid.
         """
         from sagas.simulation import Script, environment_of, sample_input, simulate
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,25 +67,76 @@ class Script:
                 return True, self.results[name]
         return False, None
 
-    def validate(self, definition: Definition) -> None:
-        """Check the script. Raises UsageError for an unknown outcome or step."""
+    def validate(self, definition: Definition, others: Iterable[Definition] = ()) -> None:
+        """Check the script. Raises UsageError for an unknown outcome, step or signal, and an item of a step without.
+
+        ``others``: further sagas, with which it may share its results and signals.
+        """
+        others = tuple(others)
         steps = [step.id for step in definition.steps]
         for key, outcomes in self.outcomes.items():
             for outcome in [outcomes] if isinstance(outcomes, str) else outcomes:
                 if outcome not in OUTCOME_WORDS:
                     raise UsageError(f"{outcome!r} is not an outcome; outcomes are {', '.join(OUTCOME_WORDS)}")
             self._check_step(_without_operation(key), steps, definition.saga)
+        elsewhere = {step.id for other in others for step in other.steps}
+        for key in self.results:
+            if _step_of(key) not in elsewhere:
+                self._check_step(key, steps, definition.saga)
         for target in (self.cancel_at, self.deadline_at):
             if target is not None:
                 self._check_step(target, steps, definition.saga)
+        single = {step.id for step in definition.steps if step.for_each is None}
+        for step, name in self._named_items():
+            if step in single:
+                raise UsageError(f"{step} of {definition.saga} has no `for_each`, so there is no {name}")
+        self._check_signals(definition, others)
+
+    def check_items(self, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Check the items that the script names, by the ``steps`` of the `saga show` document of its run.
+
+        Raises UsageError for one that does not exist. Nothing is known of a step that was not reached.
+        """
+        entries: dict[str, list[str]] = {}
+        for row in steps:
+            if row["id"] != row["step"] or row["state"] != "PENDING":
+                entries.setdefault(row["step"], []).append(row["id"])
+        for step, name in self._named_items():
+            if step in entries and name not in entries[step]:
+                count = sum("#" in id for id in entries[step])
+                raise UsageError(f"there is no {name}: {step} had {count} items {self.with_input}, numbered from 0")
+
+    def _named_items(self) -> Iterator[tuple[str, str]]:
+        """The items to which the script makes something happen, each with its step; tests may share results."""
+        targets = [target for target in (self.cancel_at, self.deadline_at) if target is not None]
+        for key in (*map(_without_operation, self.outcomes), *targets):
+            name = key.split("/")[0]
+            if "#" in name:
+                yield name.partition("#")[0], name
+
+    def _check_signals(self, definition: Definition, others: Iterable[Definition]) -> None:
+        steps = [step for saga in (definition, *others) for step in saga.steps]
+        waits = [step.do.with_ or {} for step in steps if step.do.uses == "wait"]
+        names = [str(arguments["signal"]) for arguments in waits if "signal" in arguments]
+        if any("${{" in name for name in names):
+            return  # its signal may have any name
+        for name in self.signals:
+            if name not in names:
+                near = nearest(name, names)
+                hint = f"; did you mean {near}?" if near else f"; the signals are {', '.join(names)}" if names else ""
+                raise UsageError(f"no `wait` of {definition.saga} receives the signal {name}{hint}")
 
     @staticmethod
     def _check_step(name: str, steps: list[str], saga: str) -> None:
-        step = name.split("/")[0].partition("#")[0]
+        step = _step_of(name)
         if step not in steps:
             near = nearest(step, steps)
             hint = f"; did you mean {near}?" if near else f"; its steps are {', '.join(steps)}"
             raise UsageError(f"{saga} has no step {step}{hint}")
+
+
+def _step_of(name: str) -> str:
+    return name.split("/")[0].partition("#")[0]
 
 
 def _without_operation(key: str) -> str:

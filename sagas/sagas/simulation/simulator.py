@@ -77,13 +77,16 @@ def simulate_calls(
     ``participants`` perform the calls of a run under a ``saga_id`` of its own; None: in memory.
     """
     script, environment = script or Script(), environment or Environment()
-    script.validate(definition)
+    script.validate(definition, environment.definitions.values())
     filled, problems = validate_input(definition, input)
     if problems:
         raise UsageError(invalid_input(definition.saga, problems))
     saga_id = saga_id or f"{definition.saga}-simulated"
     simulation = _Simulation(definition, filled, script, environment, saga_id, participants or Participants())
-    return simulation.run(), simulation.calls
+    run = simulation.run()
+    if run.document["steps_omitted"] is None:
+        script.check_items(run.steps)
+    return run, simulation.calls
 
 
 @dataclass(slots=True)

@@ -181,6 +181,17 @@ def test_a_parked_nested_saga_parks_its_parent() -> None:
     assert [row["step"] for row in run.parked] == ["sub/last"]
 
 
+@pytest.mark.parametrize(
+    "script", [Script({"a#2": "rejected"}), Script(cancel_at="a#2"), Script({"a#7/undo": "failed"})]
+)
+def test_an_item_that_does_not_exist_is_an_error(script: Script) -> None:
+    """A test with such an item would test nothing."""
+    items = saga(step("a", for_each="${{ [1, 2] }}"))
+    with pytest.raises(UsageError, match=r"there is no a#[27]: a had 2 items with this input, numbered from 0"):
+        simulate(items, {}, script)
+    assert simulate(items, {}, Script({"a#1": "rejected"})).state == "COMPENSATED"
+
+
 # --- the script ------------------------------------------------------------------------------------------------------
 
 
@@ -190,6 +201,9 @@ def test_a_parked_nested_saga_parks_its_parent() -> None:
         (Script({"bb": "rejected"}), "test has no step bb"),
         (Script({"a": "refused"}), "'refused' is not an outcome"),
         (Script(cancel_at="x"), "test has no step x"),
+        (Script(results={"bb": 1}), "test has no step bb"),
+        (Script({"a#0": "rejected"}), "a of test has no `for_each`, so there is no a#0"),
+        (Script(signals={"paid": {}}), "no `wait` of test receives the signal paid"),
     ],
 )
 def test_a_mistake_in_the_script(script: Script, message: str) -> None:
