@@ -140,6 +140,12 @@ class Project:
             # A file has the name of its saga, if nothing speaks against it.
             first = min(errors, key=lambda error: Path(error.file).name.partition(".")[0] != name)
             where = f"{self._shown(Path(first.file))}:{first.line}:{first.column}"
+            if not any(_mentions(Path(error.file), name) for error in errors):
+                # Its definition is in none of the files with errors, so it is rather misspelt.
+                raise UsageError(
+                    f"there is no saga named {name} in {folders}{did_you_mean(name, self.definitions)}",
+                    help=f"another definition has an error, {where} {first.code}: `saga validate` shows all of them",
+                )
             raise UsageError(
                 f"there is no valid saga {name}: {where} {first.code} {first.message}",
                 help="run `saga validate` for all diagnostics",

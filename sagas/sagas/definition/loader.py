@@ -38,7 +38,8 @@ def load_definitions(
     Diagnostics name the files relative to ``paths`` as given.
     """
     named: dict[str, list[SagaDraft]] = {}
-    broken: list[SagaDraft | None] = []
+    broken: list[SagaDraft] = []
+    unreadable: list[str] = []
     diagnostics: list[Diagnostic] = []
     for path in find_definition_files(paths):
         report = Report(str(path))
@@ -50,7 +51,9 @@ def load_definitions(
             continue
         draft, checked = _check_text(text, str(path), project)
         diagnostics += checked.diagnostics
-        if draft is None or checked.failed:
+        if draft is None:
+            unreadable.append(text)
+        elif checked.failed:
             broken.append(draft)
         else:
             named.setdefault(draft.definition.saga, []).append(draft)
@@ -66,9 +69,10 @@ def load_definitions(
             broken.append(draft)
     every = {name: draft.definition for name, draft in drafts.items()}
     definitions = dict(every)
-    for draft in (*drafts.values(), *(draft for draft in broken if draft is not None)):
+    has_errors = {draft.definition.saga for draft in broken}
+    for draft in (*drafts.values(), *broken):
         report = Report(draft.file)
-        check_nested(draft, every, all_known=not broken, report=report)
+        check_nested(draft, every, lambda name: name in has_errors or any(name in text for text in unreadable), report)
         diagnostics += report.diagnostics
         if report.failed and drafts.get(draft.definition.saga) is draft:
             del definitions[draft.definition.saga]

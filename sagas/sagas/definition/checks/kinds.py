@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.registry import BUILTINS
@@ -214,14 +214,16 @@ def _check_attempt_limits(step: StepDraft, report: Report) -> None:
 
 
 # Nested sagas, which can be checked only when every definition of the project is known
-def check_nested(draft: SagaDraft, sagas: Mapping[str, Definition], *, all_known: bool, report: Report) -> None:
+def check_nested(
+    draft: SagaDraft, sagas: Mapping[str, Definition], has_errors: Callable[[str], bool], report: Report
+) -> None:
     """Check that every `uses: saga` names a saga that takes its input, and can be undone if the parent may roll back.
 
-    ``all_known`` False: some file could not be read, so a missing saga may be defined in it.
+    ``has_errors``: whether a saga that is not one of ``sagas`` may be defined in a file with errors.
     """
     for step, name, position in _nested_sagas(draft):
         child = sagas.get(name)
-        if child is None and all_known:
+        if child is None and not has_errors(name):
             report.add("SAGA213", position, f"there is no saga `{name}`", suggestion_help(name, sagas) or None)
         elif child is not None and _must_be_undone(step):
             reason = undo_obstacle(child)

@@ -68,6 +68,12 @@ def test_an_unknown_saga_is_reported_with_the_nearest_name(tmp_path: Path) -> No
         project(tmp_path, a=PAY).definition("pya")
 
 
+def test_an_unknown_saga_is_not_hidden_by_the_mistake_in_another_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no saga named pya in .*; did you mean pay") as refused:
+        project(tmp_path, a=PAY, b="saga: other\nstepz: []\n").definition("pya")
+    assert "b.saga.yaml:" in (refused.value.help or "")
+
+
 def test_outside_a_project_the_folder_is_named(tmp_path: Path) -> None:
     outside = Project(load_settings(tmp_path))
     with pytest.raises(UsageError, match=f"there is no saga pay, because {tmp_path} is not in a project"):

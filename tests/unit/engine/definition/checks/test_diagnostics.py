@@ -235,6 +235,14 @@ def test_an_unknown_nested_saga_is_reported(tmp_path: Path) -> None:
     assert diagnostics[0].help == "did you mean `child`?"
 
 
+@pytest.mark.parametrize("other", ["saga: other\nx: 1\nsteps: [{id: a, uses: pass}]\n", "saga: other\nsteps: [\n"])
+def test_an_unknown_nested_saga_is_reported_beside_a_file_with_errors(tmp_path: Path, other: str) -> None:
+    _write(tmp_path, parent=PARENT.replace("child", "chidl"), child=CHILD, other=other)
+    _, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
+    assert [diagnostic.help for diagnostic in diagnostics if diagnostic.code == "SAGA213"] == ["did you mean `child`?"]
+    assert "SAGA217" not in [diagnostic.code for diagnostic in diagnostics]
+
+
 GRANDPARENT = PARENT.replace("parent", "grandparent").replace("child", "parent")
 VALID_CHILD = "saga: child\nsteps:\n  - {id: a, uses: shop.tell, compensate: shop.tell}\n"
 
