@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.builtins.messaging import EMITTERS
+from sagas.builtins.signal_names import is_reserved_signal
 from sagas.builtins.url_templates import has_computed_host
 
-EXCLUDED, MISSING = "SAGA113", "SAGA402"
+EXCLUDED, MISSING, RESERVED = "SAGA113", "SAGA402", "SAGA107"
 
 _EXCLUSIVE = {"http": (("path", "url"), ("json", "form", "body")), "wait": (("for", "until", "signal"),)}
 _ONE_EVENT = ("topic", "key", "value", "headers", "hold")
@@ -40,6 +41,8 @@ def group_mistakes(uses: str, given: Mapping[str, Any]) -> Iterator[GroupMistake
             for name in ("timeout", "on_timeout"):
                 if name in given:
                     yield GroupMistake(EXCLUDED, f"`{name}` of `wait` goes with `signal` only")
+        elif isinstance(signal := given["signal"], str) and is_reserved_signal(signal):
+            yield GroupMistake(RESERVED, f"the signal `{signal}` has a meaning of its own, so no `wait` can receive it")
     elif uses in EMITTERS:
         if "events" in given:
             for name in _ONE_EVENT:

@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
 
+from sagas.builtins.signal_names import CANCEL_SIGNAL
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES
 from sagas.machine.expressions.evaluation import DefinitionError
@@ -19,7 +20,6 @@ from sagas.protocol.messages import CancelSaga, ChildState, RollBackSaga, SagaEn
 from sagas.protocol.nested_result import completed_child
 from sagas.protocol.origin import root_start_of
 from sagas.protocol.payloads import (
-    CANCEL_SIGNAL,
     CANCELLED_MEMO,
     REPEATS_MEMO,
     ROOT_START_MEMO,

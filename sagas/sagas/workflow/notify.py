@@ -17,6 +17,7 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
 from sagas.actions.envelope import ENVELOPE
+from sagas.builtins.signal_names import RETRY_NOTIFICATION_SIGNAL
 from sagas.definition.model import Operation
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.definition.times import format_timestamp
@@ -27,7 +28,6 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
     NOTIFICATION_MEMO,
     NOTIFICATION_WORKFLOW,
-    RETRY_NOTIFICATION_SIGNAL,
     UNDO_SUFFIX,
     decode_call,
     encode_call,

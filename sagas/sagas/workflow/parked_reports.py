@@ -9,8 +9,11 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import FailureError
 
+from sagas.builtins.signal_names import PARKED_SIGNAL
 from sagas.protocol.messages import ChildParked, ReportParked
-from sagas.protocol.payloads import PARKED_SIGNAL, UNDO_SUFFIX
+from sagas.protocol.payloads import (
+    UNDO_SUFFIX,
+)
 from sagas.protocol.saga_view import ChildView
 from sagas.workflow.client_fields import LAST_SECOND, MALFORMED, number
 from sagas.workflow.json_payloads import bounded_value, raw_json

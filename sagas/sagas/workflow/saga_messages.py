@@ -11,6 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 from sagas.builtins.callbacks import CALLBACK_UPDATE
+from sagas.builtins.signal_names import CANCEL_SIGNAL, LOCKS_SIGNAL, PARKED_SIGNAL
 from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.machine.machine import Machine
 from sagas.machine.remaining_calls import RemainingCall
@@ -24,10 +25,7 @@ from sagas.protocol.messages import (
     TimerFired,
 )
 from sagas.protocol.payloads import (
-    CANCEL_SIGNAL,
-    LOCKS_SIGNAL,
     MACHINE_QUERY,
-    PARKED_SIGNAL,
     RELEASE_ACTIVITY,
     VIEW_QUERY,
 )

@@ -18,6 +18,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
+from sagas.builtins.signal_names import PARKED_SIGNAL
 from sagas.input_limits import MAX_TASK_BYTES
 from sagas.protocol.batch_record import (
     CANCEL_SIGNAL,
@@ -34,7 +35,6 @@ from sagas.protocol.payloads import (
     DEFINITION_HEADER,
     GENERATION_HEADER,
     OWNER_HEADER,
-    PARKED_SIGNAL,
 )
 from tests.integration.engine.environment import Environment, run_saga
 

@@ -7,8 +7,8 @@ from typing import Any
 from temporalio.client import WorkflowHistoryEventFilterType
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
+from sagas.builtins.signal_names import CANCEL_SIGNAL, PARKED_SIGNAL
 from sagas.errors import SagaError
-from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL
 from sagas.protocol.signed_content import message_content
 from sagas.text.exact_json import decode_json
 from sagas.workflow.saga_workflow import SagaWorkflow

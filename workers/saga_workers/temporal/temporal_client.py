@@ -36,8 +36,8 @@ from temporalio.service import KeepAliveConfig, RetryConfig, RPCError, RPCStatus
 
 from saga_workers.temporal.data_converter import EXACT_CONVERTER, with_codec
 from saga_workers.temporal.native_threads import await_native_threads_at_exit
+from sagas.builtins.signal_names import LOCKS_SIGNAL
 from sagas.errors import SagaError, UsageError
-from sagas.protocol.payloads import LOCKS_SIGNAL
 from sagas.settings import Settings
 from sagas.settings.dev_stack import has_dev_stack, read_dev_file
 from sagas.settings.secrets import resolve_secret

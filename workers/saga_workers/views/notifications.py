@@ -20,6 +20,7 @@ from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition, prefix_condition
+from sagas.builtins.signal_names import RETRY_NOTIFICATION_SIGNAL
 from sagas.definition.times import format_timestamp
 from sagas.errors import RefusedError, UsageError, did_you_mean
 from sagas.protocol.operator_names import recorded_name
@@ -28,7 +29,6 @@ from sagas.protocol.payloads import (
     NOTIFICATION_PREFIX,
     NOTIFICATION_WORKFLOW,
     OWNER_HEADER,
-    RETRY_NOTIFICATION_SIGNAL,
     UNDO_SUFFIX,
     second_notification_id,
 )

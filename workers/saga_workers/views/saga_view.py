@@ -36,11 +36,11 @@ from saga_workers.views.notifications import with_notifications
 from saga_workers.views.pending_activities import activities_under_way, parse_activity_id
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
 from saga_workers.views.undone_before_reset import with_undone_steps
+from sagas.builtins.signal_names import CANCEL_SIGNAL
 from sagas.errors import UsageError
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.outcomes import Failure
 from sagas.protocol.payloads import (
-    CANCEL_SIGNAL,
     NOT_REGISTERED_TYPES,
     NOTIFICATION_WORKFLOW,
     VIEW_QUERY,

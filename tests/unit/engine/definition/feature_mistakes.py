@@ -310,6 +310,10 @@ FEATURE_MISTAKES = [
             ("the undone key", "old", "⟦Saga-Undoes: k"),
         )
     ),
+    *(
+        Mistake("SAGA107", f"the signal {name}", saga(f"  - {{id: a, uses: wait, with: ⟦{{signal: {name}}}}}\n" + BOOK))
+        for name in ("saga-cancel", "saga-parked", "saga-locks", "__temporal_x")
+    ),
     Mistake(
         "SAGA310",
         "the result of a request that nobody may know",
