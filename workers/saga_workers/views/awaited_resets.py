@@ -11,8 +11,8 @@ from sagas.text.printable import printable_line
 
 
 async def unanswered_reset(temporal: Temporal, workflow_id: str) -> str | None:
-    """What the newest run of the workflow waits for, if it was reset, and the look-up of what the saga had done before
-    has failed; None otherwise. Raises RPCError.
+    """The reason why the newest run of the workflow waits, if it was reset, and the look-up of what the saga had done
+    before has failed; None otherwise. Raises RPCError.
     """
     described = await describe_run(temporal, workflow_id)
     if described is None or not described.run.running:

@@ -210,7 +210,8 @@ def _check_attempt_limits(step: StepDraft, report: Report) -> None:
             if field in retry:
                 what = "the confirm of " if operation.role == "confirm" else ""
                 message = f"`{field}` cannot apply: {what}`{step.id}` is retried without limit"
-                report.add("SAGA210", retry.position_of(field), message)
+                help = "remove it" if operation.role == "confirm" else None  # whatever its `on_failure` is
+                report.add("SAGA210", retry.position_of(field), message, help)
 
 
 # Nested sagas, which can be checked only when every definition of the project is known

@@ -400,7 +400,8 @@ class MappingType:
         if self.extensible and name.startswith("x-"):
             return None
         help = self.others.help(name, self.by_name)
-        report.add("SAGA104", node.key_position(name), f"{self.label} has no field `{name}`", help or None)
+        otherwise = None if self.extensible else "remove it"
+        report.add("SAGA104", node.key_position(name), f"{self.label} has no field `{name}`", help or otherwise)
         close = self.others.meant(name, self.by_name)
         if close is None or close in node.value:
             return None

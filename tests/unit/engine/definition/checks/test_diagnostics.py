@@ -164,6 +164,18 @@ def test_what_a_spark_step_lacks_is_said_in_its_own_words(mistake: Mistake) -> N
     assert any(sign in help for sign in ("`", "{", ": ")), "it says what to write"
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "  - {id: a, uses: shop.book, compensate: {uses: shop.tell, x-a: 1}}\n",
+        "  - {id: a, uses: shop.book, compensate: shop.tell, confirm: {uses: shop.tell, retry: {max_attempts: 5}}}\n",
+    ],
+)
+def test_the_help_that_cannot_work_elsewhere_is_to_remove_it(steps: str) -> None:
+    diagnostics = parse_text(f"saga: shop\nsteps:\n{steps}", "a.saga.yaml", ProjectContext(ACTIONS))[1]
+    assert [diagnostic.help for diagnostic in diagnostics] == ["remove it"]
+
+
 def _write(folder: Path, **files: str) -> None:
     for name, text in files.items():
         (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
