@@ -38,13 +38,17 @@ def read_input(text: str | None, fields: list[str], schema: Mapping[str, Any] | 
     """The input from ``--input`` (JSON, ``@file`` or ``-``) with the fields of ``--set`` put in.
 
     Where ``schema`` says that a field is a string, it is one: `--set name=7` needs no quotes.
-    Raises UsageError: not JSON, an unreadable file, or a field without a value.
+    Raises UsageError: not JSON, an unreadable file, a field without a value, or one that is set twice.
     """
     value = {} if text is None else parse_json(text, "--input")
+    set_before: set[str] = set()
     for field in fields:
         name, equals, written = field.partition("=")
         if not equals or not name:
             raise UsageError(f"--set takes key=value, not {field!r}")
+        if name in set_before:
+            raise UsageError(f"--set {name} is given twice; remove one of them")
+        set_before.add(name)
         if not isinstance(value, dict):
             raise UsageError("--set needs a JSON object as the input")
         path = field_path(name, schema or {})

@@ -160,3 +160,8 @@ def test_a_field_that_cannot_be_read_as_it_is_written_is_refused() -> None:
             read_input(None, [f"doc={written}"])
         assert read_input(None, [f"doc={written}"], {"properties": {"doc": {"type": "string"}}}) == {"doc": written}
     assert read_input(None, ["doc={a: 1}"]) == {"doc": "{a: 1}"}
+
+
+def test_a_field_that_is_set_twice_is_an_error() -> None:
+    with pytest.raises(UsageError, match="--set n is given twice"):
+        read_input(None, ["n=77", "n=78"])
