@@ -42,7 +42,7 @@ steps:
     with: {connection: bank, method: POST, path: /charges, json: {account: a, amount: 3}}
     compensate:
       uses: http
-      with: {connection: bank, method: POST, path: /refunds, json: {charge: "${{ step.forward_key }}"}}
+      with: {connection: bank, method: POST, path: /refunds, json: {charge: "${{ steps.charge.result.id }}"}}
 """
 
 ORDER = (

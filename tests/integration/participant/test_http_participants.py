@@ -142,11 +142,19 @@ async def test_a_refusal_that_looks_done_ends_the_test_with_what_to_do(settings:
     assert "`rejected_when`" in (refused.value.help or "")
 
 
-def test_an_undo_that_needs_the_result_is_refused(settings: Settings) -> None:
-    bodies = {**BODIES, "undo-data": {"id": "${{ steps.participant.result.id }}"}}
-    with pytest.raises(UsageError, match="may be undone while its result is unknown") as refused:
-        http_step(settings, "POST http://x/reserve", "POST http://x/release", None, None, bodies, None)
-    assert "step.forward_key" in (refused.value.help or "")
+@pytest.mark.slow
+async def test_an_undo_that_needs_the_result_is_reported(settings: Settings) -> None:
+    async with serving(FaultyParticipant().app) as url:
+        bodies = {**BODIES, "undo-data": {"id": "${{ steps.participant.result.id }}"}}
+        step = http_step(settings, f"POST {url}/reserve", f"POST {url}/release", None, None, bodies, None)
+        by_check = {check.check: check for check in await run_participant_test(settings, step, timeout=10)}
+    assert by_check["undo twice"].verdict == "passed"
+    assert by_check["undo before do"].verdict == "failed"
+    assert "find the effect by step.forward_key" in (by_check["undo before do"].problem or "")
+    assert (by_check["confirm after undo"].verdict, by_check["confirm after undo"].problem) == (
+        "skipped",
+        "there is no confirm",
+    )
 
 
 async def test_the_settings_that_fit_are_proposed(tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ def _null_result(use: Use, scope: ExpressionScope) -> Finding | None:
         )
     else:
         help = f"give a default: default({path}, …), or {test}"
-    fails = len(use.path) > len(("steps", target.id, "result"))  # null itself is a value
+    # Null itself is a value. Without `always`, a step's own result is null only if its attempts stay unknown.
+    fails = len(use.path) > len(("steps", target.id, "result")) and (not own or is_always)
     return (_PARKS if fails and _parks(scope) else _MISSING, f"`{path}` may be null: {why}", help)
 
 

@@ -175,8 +175,8 @@ EXPRESSION_MISTAKES = [
         saga("  - {id: a, uses: shop.tell, effect: none, if: 'true'}\n" + BOOK, 'output: "${{ ⟦steps.a.result }}"\n'),
     ),
     Mistake(
-        "SAGA310",
-        "a field of its own unknown result",
+        "SAGA305",
+        "its own unknown result",
         saga(
             "  - id: a\n    uses: bank.charge\n    with: {amount: '1'}\n"
             "    compensate: {uses: bank.refund, with: {amount: '${{ ⟦steps.a.result.amount }}'}}\n"

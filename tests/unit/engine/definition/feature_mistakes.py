@@ -315,7 +315,7 @@ FEATURE_MISTAKES = [
         for name in ("saga-cancel", "saga-parked", "saga-locks", "__temporal_x")
     ),
     Mistake(
-        "SAGA310",
+        "SAGA305",
         "the result of a request that nobody may know",
         saga(
             "  - id: a\n    uses: kafka.request\n    with: {topic: t, value: 1}\n    compensate:\n"

@@ -75,7 +75,7 @@ NEVER = "{uses: http, with: {url: 'http://a'}}"
 def test_other_warnings_are_kept() -> None:
     blind = "uses: bank.blind, compensate: {uses: shop.tell, with: {}}"
     assert codes(NEVER, blind) == ["SAGA221", "SAGA222"]
-    named = f"{CHARGE}, compensate: {{uses: bank.refund, with: {{amount: '${{{{ steps.a.result }}}}'}}}}"
+    named = f"{CHARGE}, compensate: {{uses: bank.refund, with: {{amount: '${{{{ steps.a.result.amount }}}}'}}}}"
     assert codes(NEVER, named) == ["SAGA222", "SAGA305"]
 
 
