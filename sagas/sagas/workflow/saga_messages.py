@@ -79,7 +79,7 @@ class SagaMessages(ABC):
     def _execute(self, command: Command) -> None:
         """Execute a command of the machine."""
 
-    def _count_message(self) -> None:
+    def count_message(self) -> None:
         """Check whether the run must continue as new. Messages that change nothing also make its history long."""
         if self._started:
             self._feed(TimerFired(id="message", at=workflow.time()))
@@ -94,14 +94,14 @@ class SagaMessages(ABC):
         if (event := self._cancels.receive(request)) is not None:
             self._feed(event)
         else:
-            self._count_message()
+            self.count_message()
 
     @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
     def child_parked(self, report: RawValue = NO_INPUT) -> None:
         if (event := self._reports.receive(report)) is not None:
             self._feed(event)
         else:
-            self._count_message()
+            self.count_message()
 
     @workflow.signal(name=LOCKS_SIGNAL, description="Another saga has released locks: ask for those of this one.")
     def locks_changed(self) -> None:
@@ -114,7 +114,7 @@ class SagaMessages(ABC):
             event = to_signal_event(name, data)
         except UnreadableValue as error:
             workflow.logger.warning("signal ignored, its data cannot be read: %s", error)
-            self._count_message()
+            self.count_message()
             return
         self._feed(event)
 
@@ -161,7 +161,7 @@ class SagaMessages(ABC):
         if response in ("accepted", "recorded"):
             self._feed(cancel_event(request_fields(request)))
         else:
-            self._count_message()
+            self.count_message()
         return response
 
     @cancel.validator
@@ -175,7 +175,7 @@ class SagaMessages(ABC):
     @workflow.update(name="pause", description="Start no call and no nested saga, in either direction, until `resume`.")
     async def pause(self, request: RawValue = NO_INPUT) -> RawValue:
         self._pause.begin(await self._begun(), request_fields(request))
-        self._count_message()
+        self.count_message()
         return self._answer()
 
     @pause.validator
@@ -192,7 +192,7 @@ class SagaMessages(ABC):
     async def resume(self, request: RawValue = NO_INPUT) -> RawValue:
         for command in self._pause.end(await self._begun(), request_fields(request)):
             self._execute(command)
-        self._count_message()
+        self.count_message()
         return self._answer()
 
     @resume.validator
@@ -204,7 +204,7 @@ class SagaMessages(ABC):
     @workflow.update(name=CALLBACK_UPDATE, description="A participant answers a request that it has accepted.")
     async def callback(self, request: RawValue = NO_INPUT) -> str:
         receipt = await self._activity_calls.callbacks.receive(request_fields(request))
-        self._count_message()
+        self.count_message()
         return receipt
 
     @callback.validator

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 
 from sagas import Rejected
 from sagas.errors import RefusedError
@@ -44,6 +46,11 @@ PARENT = f"""
 """
 
 
+ENCRYPTED = RawValue(
+    Payload(metadata={"encoding": b"binary/encrypted", "encryption-key-id": b"invented"}, data=b"0" * 40)
+)
+
+
 @pytest.fixture(scope="module")
 def early_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     """A server that suggests a new run after some dozens of events."""
@@ -59,7 +66,7 @@ async def env(early_server: TemporalServer, tmp_path: Path) -> AsyncIterator[Env
     await environment.engine.dispose()
 
 
-@pytest.mark.parametrize("message", ["pause", "cancel", "unreadable signal", "report"])
+@pytest.mark.parametrize("message", ["pause", "cancel", "unreadable signal", "encrypted signal", "report"])
 async def test_messages_that_change_nothing_continue_the_run(env: Environment, message: str) -> None:
     env.plan["do b"] = [Rejected("ask somebody"), "done"]
     async with env.serving(COMMITTED) as client:
@@ -74,6 +81,8 @@ async def test_messages_that_change_nothing_continue_the_run(env: Environment, m
                     assert await handle(client, saga).execute_update("cancel") == "past the point of no return"
                 case "report":
                     await handle(client, saga).signal("saga-parked", {"no": "report"})
+                case "encrypted signal":
+                    await handle(client, saga).signal("other", ENCRYPTED)
                 case _:
                     await handle(client, saga).signal("other", args=[1, 2])
             await client.view(saga)

@@ -10,12 +10,14 @@ import pytest
 
 from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_workers.client import Client
+from saga_workers.location import accepted_undos
 from saga_workers.reconcile.current_views import current_view
 from saga_workers.reconcile.reconcile_input import _saga_views
 from saga_workers.views.period_report import read_report
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
+from tests.integration.engine.test_many_messages import ENCRYPTED
 from tests.integration.trust.conftest import Shop
 from tests.integration.trust.test_forged_undos import forge_undo
 from tests.integration.trust.test_replayed_starts import waits
@@ -105,3 +107,18 @@ async def test_an_undo_that_waits_for_a_worker_counts(shop: Shop) -> None:
         )
         await until(lambda: _lists_undo(client, id))
         assert set((await states(client, id)).values()) == {"COMPENSATING"}
+
+
+async def test_an_undo_that_no_worker_can_read_does_not_count(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepted_undos, "_MANY_ATTEMPTS", 1)
+    id = await completed(client, f"encrypted-{uuid.uuid4()}")
+    undo = await client.temporal.start_workflow(
+        "moving", ENCRYPTED, id=f"{id}~undo", task_queue=client.project.settings.temporal.task_queue
+    )
+    await until(lambda: _lists_undo(client, id))
+
+    async def is_completed() -> bool:
+        return set((await states(client, id)).values()) == {"COMPLETED"}
+
+    await until(is_completed)
+    await undo.terminate()

@@ -19,6 +19,9 @@ from saga_workers.temporal.temporal_runs import RunInfo, describe_run
 from sagas.protocol.payloads import LOAD_ACTIVITY
 from sagas.settings.signing_keys import SigningKeys
 
+_MANY_ATTEMPTS = 5
+"""Attempts of the first workflow task."""
+
 
 async def is_accepted_undo(temporal: Temporal, run: RunInfo, keys: SigningKeys | None) -> bool:
     """True if the run with the id of an undo has begun to undo the saga: it has what the run itself demands, an answer
@@ -41,13 +44,21 @@ async def is_accepted_undo(temporal: Temporal, run: RunInfo, keys: SigningKeys |
 
 async def may_undo(temporal: Temporal, run: RunInfo, keys: SigningKeys | None) -> bool:
     """True if the open run with the id of an undo, on the task queue of the project, undoes the saga, or its next task
-    decides about that: no task of it is completed yet, and none is delayed.
+    decides about that: no task of it is completed yet, and none is delayed, nor has it failed again and again.
     """
     if run.begins_at > datetime.now(UTC) + CLOCKS_DIFFER:
         return False
-    if keys is None or not keys.keys or not await _has_completed_task(temporal, run):
+    if keys is None or not keys.keys:
         return True
+    if not await _has_completed_task(temporal, run):
+        return not await _fails_again_and_again(temporal, run)
     return await _has_signed_call(temporal, run, keys) or await is_accepted_undo(temporal, run, keys)
+
+
+async def _fails_again_and_again(temporal: Temporal, run: RunInfo) -> bool:
+    """True if no worker can take the run up, such as one whose input is encrypted with an invented key."""
+    described = await describe_run(temporal, run.id, run.run_id)
+    return described is not None and described.raw.pending_workflow_task.attempt > _MANY_ATTEMPTS
 
 
 async def _has_completed_task(temporal: Temporal, run: RunInfo) -> bool:

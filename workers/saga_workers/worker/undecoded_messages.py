@@ -13,6 +13,7 @@ from temporalio.worker import HandleSignalInput, HandleUpdateInput, WorkflowInbo
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import missing_value_key, require_value_key
+from sagas.workflow.saga_messages import SagaMessages
 from sagas.workflow.undecoded import is_undecoded
 
 
@@ -40,6 +41,8 @@ class _UndecodedInbound(WorkflowInboundInterceptor):
                 if not self._warned:
                     workflow.logger.warning("signals are ignored that are encrypted with a key this worker lacks")
                 self._warned = True
+                if isinstance(run := workflow.instance(), SagaMessages):
+                    run.count_message()
                 return
         await super().handle_signal(input)
 
