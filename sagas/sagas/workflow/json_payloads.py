@@ -44,6 +44,10 @@ SEVERAL_VALUES = Payload(metadata={"encoding": b"saga/several-values"})
 """Stands for several arguments where one is expected; it cannot be read."""
 
 
+KEY_IS_MISSING = "which [codec] key of this worker does not have"
+"""The part of a message by which it is known."""
+
+
 class UnreadableValue(Exception):
     """A value of another client that this worker cannot decode. Decoding it again would fail each time."""
 
@@ -58,8 +62,8 @@ def require_value_key(payload: Payload) -> None:
     """Raise KeyMissing if this worker lacks the key of a payload: another worker may have it."""
     if (key := missing_value_key(payload)) is not None:
         raise KeyMissing(
-            f"a value is encrypted with the key {printable_line(shorten(key))}, which [codec] key of this worker does "
-            "not have: it is left to another worker; give all workers the same keys"
+            f"a value is encrypted with the key {printable_line(shorten(key))}, {KEY_IS_MISSING}: it is left to "
+            "another worker; give all workers the same keys"
         )
 
 

@@ -31,6 +31,14 @@ _LONGEST_DELAY = timedelta(hours=1)
 """The longest delay that a participant may ask for, as with Retry-After, see `saga_activities.http.response`."""
 
 
+_TASK = "its workflow task"
+
+
+def is_failing_task(reason: str) -> bool:
+    """True for the reason that the workflow task of a run fails, or is not completed in time."""
+    return reason.startswith(_TASK)
+
+
 async def temporal_reasons(
     temporal: Temporal, described: RunDescription, workers: Workers, reported_steps: Collection[str] = ()
 ) -> list[str]:
@@ -55,7 +63,7 @@ async def temporal_reasons(
         if failure is not None and failure.application_failure_info.type == KeyMissing.__name__:
             why = printable_line(failure.message)
         fails = "times out" if failure is None else "fails"
-        reasons.append(f"its workflow task {fails} (attempt {attempt}): {why}")
+        reasons.append(f"{_TASK} {fails} (attempt {attempt}): {why}")
     for activity in raw.pending_activities:
         what = activity_in_words(activity)
         queue = activity.activity_options.task_queue.name or run.task_queue

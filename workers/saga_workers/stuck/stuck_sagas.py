@@ -23,7 +23,7 @@ from saga_workers.stuck.open_sagas import (
     describe_newest,
     find_left_members,
 )
-from saga_workers.stuck.run_reasons import temporal_reasons
+from saga_workers.stuck.run_reasons import is_failing_task, temporal_reasons
 from saga_workers.stuck.stuck_view import awaits_reply, with_earlier_saga, with_reasons
 from saga_workers.stuck.verdict import OpenSaga, left_saga, terminated_saga, undo_again
 from saga_workers.temporal.saga_input import UnreadableRunInput
@@ -49,6 +49,7 @@ from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
 from sagas.text.shell import saga_command
 from sagas.text.shortening import shorten
+from sagas.workflow.json_payloads import KEY_IS_MISSING
 
 RUN_TIMEOUT = 15.0
 """Seconds for one run: it is described, queried, and what it waits for is looked up."""
@@ -73,16 +74,23 @@ async def list_stuck(
 ) -> AsyncIterator[SagaView]:
     """The views of stuck sagas, with the field ``stuck``: one message per reason.
 
-    Those that the ``databases`` tell of come first. ``on_progress`` gets the number of runs that have been read. A run
-    that cannot be read, or not in time, is one of them. Raises LedgerUnavailable after the sagas that Temporal has.
+    Those that the ``databases`` tell of come first, and last those that wait for a worker with another key: any client
+    can start as many of them as it wants. ``on_progress`` gets the number of runs that have been read. A run that
+    cannot be read, or not in time, is one of them. Raises LedgerUnavailable after the sagas that Temporal has.
     """
     seen: set[str] = set()
+    without_key: dict[str, SagaView] = {}
     async for view in _find_stuck(locator, criteria, web_ui, databases or DatabaseTraces(), on_progress, seen):
-        if view.id not in seen:
+        if any(is_failing_task(reason) and KEY_IS_MISSING in reason for reason in view.stuck or ()):
+            if len(without_key) < limit:
+                without_key[view.id] = view
+        elif view.id not in seen:
             seen.add(view.id)
             yield view
         if len(seen) == limit:
             return
+    for view in list(without_key.values())[: limit - len(seen)]:
+        yield view
 
 
 async def _find_stuck(
