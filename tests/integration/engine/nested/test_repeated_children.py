@@ -303,7 +303,7 @@ async def test_the_end_of_another_saga_with_the_id_of_the_parent_does_not_undo_i
         await begin(client, "other", id=saga)
         assert (await finished(client, saga))["state"] == "COMPENSATED"
         [lost] = await find_lost(client.locator, client.project.settings, suspects=[child])
-        assert (lost.saga_id, lost.command) == (saga, f"saga resume {saga}")
+        assert (lost.saga_id, lost.command) == (saga, f"saga resume {saga} --definition FILE --input @FILE")
         with pytest.raises(SagaError, match="starts it again") as refused_resume:
             await _start_again(client, child)
         assert (refused_resume.value.help or "").startswith(f"saga resume {saga}")
