@@ -54,3 +54,23 @@ def test_the_command_starts_a_worker_of_a_deployment(tmp_path: Path, monkeypatch
     assert main.run(command) == 2
     assert main.run([*command, "--build-id", "2.0"]) == 0
     assert versions == [WorkerDeploymentVersion("shop", "2.0")]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "build", "empty"),
+    [("shop", "", "--build-id"), ("", "2.0", "--deployment"), ("", "", "--deployment"), ("shop", " ", "--build-id")],
+)
+def test_an_empty_name_does_not_switch_versioning_off(
+    deployment: str, build: str, empty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """An unset variable of a script: `--build-id "$BUILD"`."""
+
+    async def run_worker(_: Project, **options: Any) -> None:
+        pytest.fail(f"a worker runs with {options['deployment']}")
+
+    monkeypatch.setattr(worker_process, "run_worker", run_worker)
+    monkeypatch.setattr(worker, "start_logging", lambda _: None)
+    (tmp_path / "saga.toml").write_text("")
+    code = main.run(["--config", str(tmp_path), "worker", "--deployment", deployment, "--build-id", build])
+    assert (code, f"{empty} is empty" in capsys.readouterr().err) == (2, True)

@@ -1,19 +1,56 @@
-"""Finds workers that get no new saga, because no version of their deployment is current."""
+"""Versions of workers: those that Temporal takes, and those that get no new saga, because none is current."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from temporalio.api.deployment.v1 import WorkerDeploymentVersion as DescribedVersion
 from temporalio.api.enums.v1 import TaskQueueType, WorkerVersioningMode
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    DescribeWorkerDeploymentRequest,
+    DescribeWorkerDeploymentVersionRequest,
+)
 from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion
+from temporalio.service import RPCError, RPCStatusCode
 
+from sagas.errors import UsageError
+from sagas.text.printable import printable_line
 from sagas.text.shell import shell_command
 
 _LONGEST_POLL = 90
 """Seconds within which every worker that runs has begun another poll. Temporal names one that has ended for minutes."""
+
+
+async def check_version(client: Client, version: WorkerDeploymentVersion) -> None:
+    """Raises UsageError if Temporal takes no worker of this version, for example for a name with a dot.
+
+    It refuses the polls of such a worker, and the SDK neither ends nor says so.
+    """
+    name, build = version.deployment_name, version.build_id
+    service, namespace = client.workflow_service, client.namespace
+    described = DescribedVersion(deployment_name=name, build_id=build)
+    try:  # each of the two requests checks what the other leaves out
+        await service.describe_worker_deployment(
+            DescribeWorkerDeploymentRequest(namespace=namespace, deployment_name=name), retry=True
+        )
+    except RPCError as error:
+        _refuse_invalid(version, error)
+    try:
+        await service.describe_worker_deployment_version(
+            DescribeWorkerDeploymentVersionRequest(namespace=namespace, deployment_version=described), retry=True
+        )
+    except RPCError as error:
+        _refuse_invalid(version, error)
+
+
+def _refuse_invalid(version: WorkerDeploymentVersion, error: RPCError) -> None:
+    """Any other error says nothing about the names: a new version is not found, and one may lack the right to ask."""
+    if error.status == RPCStatusCode.INVALID_ARGUMENT:
+        names = f"--deployment {printable_line(version.deployment_name)} --build-id {printable_line(version.build_id)}"
+        raise UsageError(f"Temporal takes no worker with {names}: {printable_line(error.message)}") from None
 
 
 async def version_to_make_current(client: Client, queue: str) -> WorkerDeploymentVersion | None:

@@ -35,7 +35,7 @@ from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.schedules.schedule_setup import set_up_schedules
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_client import connect
-from saga_workers.temporal.worker_deployments import set_current_command, version_to_make_current
+from saga_workers.temporal.worker_deployments import check_version, set_current_command, version_to_make_current
 from saga_workers.worker.guard_retention import CLEANUP_INTERVAL, GuardRetention, longest_attempt
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.refused_databases import log_refused_databases
@@ -60,11 +60,14 @@ async def run_worker(
 
     ``retention``: how long the guards keep a finished saga at least.
 
-    Raises UsageError if no server is configured, an action module cannot be loaded, or a port is taken.
+    Raises UsageError if no server is configured, an action module cannot be loaded, a port is taken, or Temporal takes
+    no worker of this deployment or build.
     """
     actions = project.actions
     log_diagnostics(project.diagnostics)
     client = await connect(project.settings)
+    if deployment is not None:
+        await check_version(client, deployment)
     plugin = SagaPlugin(project)
     worker = make_worker(client, project, grace=grace, deployment=deployment, plugin=plugin)
     stop = stop_on_signals()

@@ -28,7 +28,12 @@ def worker(
 
     if (deployment is None) != (build_id is None):
         raise UsageError("--deployment and --build-id must be given together")
-    version = WorkerDeploymentVersion(deployment, build_id) if deployment and build_id else None
+    version = None
+    if deployment is not None and build_id is not None:
+        for option, text in (("--deployment", deployment), ("--build-id", build_id)):
+            if not text.strip():  # an unset variable of a script: without a version the worker would take all sagas
+                raise UsageError(f"{option} is empty; give both, or neither for a worker without versioning")
+        version = WorkerDeploymentVersion(deployment, build_id)
     start_logging(log_format)
     run_command(
         run_worker(
