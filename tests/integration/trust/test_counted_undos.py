@@ -5,12 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
 from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_workers.client import Client
-from saga_workers.location import accepted_undos
+from saga_workers.ledger.run_ledger import NoLedger
+from saga_workers.location import accepted_undos, counted_undos
+from saga_workers.location.locator import Locator
 from saga_workers.reconcile.current_views import current_view
 from saga_workers.reconcile.reconcile_input import _saga_views
 from saga_workers.views.period_report import read_report
@@ -122,3 +125,20 @@ async def test_an_undo_that_no_worker_can_read_does_not_count(client: Client, mo
 
     await until(is_completed)
     await undo.terminate()
+
+
+async def test_a_terminated_undo_counts_after_the_task_queue_was_renamed(shop: Shop, client: Client) -> None:
+    id = await completed(client, f"renamed-{uuid.uuid4()}")
+    shop.may_answer.clear()
+    await client.undo(id, reason="a test", who="anna")
+    await until(lambda: "withdraw" in shop.said)
+    await client.temporal.get_workflow_handle(f"{id}~undo").terminate()
+    shop.may_answer.set()
+    settings = client.project.settings
+    renamed = settings.temporal.model_copy(update={"task_queue": f"renamed-{uuid.uuid4()}"})
+    locator = Locator(client.temporal, NoLedger(), settings.model_copy(update={"temporal": renamed}))
+    unpolled = AsyncMock(return_value=False)
+    with patch.object(counted_undos, "is_served", unpolled):
+        location = await locator.locate(id)
+    assert location.undo is not None
+    assert location.undo.run.id == f"{id}~undo"

@@ -60,8 +60,9 @@ async def _counts(reader: UndoReader, undo: RunInfo, *, closed_from_outside: boo
             return True  # what it says of its end is shown as not verified
         outcome = await outcome_of(reader, undo)
         return outcome.doubt != UNVERIFIED or outcome.row is not None
-    if not is_on_own_queue(reader, undo):
-        return await is_served(reader, undo) and await was_accepted(reader.temporal, undo)
-    if undo.running:
+    if undo.running and is_on_own_queue(reader, undo):
         return await may_undo(reader.temporal, undo, reader.keys)
-    return await is_accepted_undo(reader.temporal, undo, reader.keys)
+    if await is_accepted_undo(reader.temporal, undo, reader.keys):
+        return True  # also on a task queue that the project has had before
+    is_of_another_project = not is_on_own_queue(reader, undo) and await is_served(reader, undo)
+    return is_of_another_project and await was_accepted(reader.temporal, undo)
