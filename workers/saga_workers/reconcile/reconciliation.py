@@ -39,6 +39,7 @@ from saga_workers.runtime.databases import open_command_engine
 from saga_workers.views.locks import list_orphans
 from saga_workers.views.run_facts import iso_time
 from sagas.settings import Settings, SqlConnection
+from sagas.settings.reconcile import EffectTable
 
 if TYPE_CHECKING:
     from saga_spark.reconcile.topic_extract import TopicsRead
@@ -54,10 +55,12 @@ async def reconcile(
     scope: ReconciliationScope,
     *,
     on_progress: Callable[[str], None] = lambda what: None,
+    require_saga: bool = True,
 ) -> dict[str, Any]:
     """The report as JSON (see docs/how-to/reconcile.md). ``on_progress`` is called with what begins.
 
-    Raises SagaError.
+    ``require_saga``: raise UsageError for the id of one saga if nobody knows it, neither Temporal nor what was read. A
+    repair may have removed the last trace of it. Raises SagaError.
     """
     from saga_spark.reconcile.extract_comparison import ExtractComparison
 
@@ -101,7 +104,22 @@ async def reconcile(
     findings, gone = await recheck(locator, settings, findings, material.states, effects)
     findings = with_one_remedy(findings)
     counts.subtract(finding.kind for finding in gone)
+    if require_saga and scope.saga_id is not None and not (findings or gone or _has_read_one(material, effects)):
+        await _require_known(locator, scope.saga_id)
     return _report(scope, material, findings, {kind: count for kind, count in counts.items() if count > 0})
+
+
+def _has_read_one(inputs: ReconcileInput, effects: Sequence[EffectTable]) -> bool:
+    """Return whether anything of the one saga in scope was read. Rows linked by results are read of all sagas."""
+    shared = {f"{effect.connection}.{effect.name}" for effect in effects if effect.binding == "result"}
+    return any(count for source, count in inputs.rows.items() if source not in shared)
+
+
+async def _require_known(locator: Locator, saga_id: str) -> None:
+    """Raises UsageError, as `saga show` does, for an id that neither Temporal nor the ledger knows."""
+    location = await locator.locate(saga_id)
+    if location.home is None and location.undo is None:
+        raise await locator.unknown_saga(location.saga_id)
 
 
 async def _all_of(*checks: Coroutine[Any, Any, list[Finding]]) -> list[list[Finding]]:

@@ -69,7 +69,8 @@ def reconcile(
                 repairs = await repair_findings(
                     locator, settings, report["findings"], who=operator_name(as_) or locator.temporal.identity
                 )
-                report = {**await look(locator, settings, scope, on_progress=show), "repairs": repairs}
+                after = await look(locator, settings, scope, on_progress=show, require_saga=False)
+                report = {**after, "repairs": repairs}
         return report
 
     changed = "finished repairs remain; run it again to continue" if repair else "nothing was changed"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import psycopg
 import pytest
 
+from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
+from saga_workers.temporal.temporal_runs import describe_run
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
@@ -20,6 +24,8 @@ from tests.helpers.forked_commands import run_command
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
+from tests.helpers.run_changes import delete_run
+from tests.helpers.waiting import until
 
 ACTIONS = """
 from __future__ import annotations
@@ -213,3 +219,47 @@ async def test_one_saga_is_reconciled_without_java(
         code, report = await reconcile("stall-2")
         assert (code, report["counts"]) == (8, {"saga_without_effect": 1})
     assert list((stall.folder / ".saga" / "reconcile").iterdir()) == []
+
+
+async def test_an_id_that_nobody_knows_is_refused(
+    temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+) -> None:
+    """A mistyped id would else be consistent for ever, although the rows of other sagas are read to compare one."""
+    ledger = '\n[ledger]\nconnection = "stall"\n'
+    stall = Stall(tmp_path / "known", new_database(postgres_server), temporal.address, ORDER_SAGA, BY_RESULT + ledger)
+    stall.sql(ORDERS)
+    await set_up_database(stall.project.settings.sql_connection("stall"))
+
+    async def reconcile(saga_id: str, *options: str) -> subprocess.CompletedProcess[str]:
+        command = ["--config", str(stall.folder / "saga.toml"), *options, "-o", "json"]
+        return await asyncio.to_thread(run_command, [*command[:2], "reconcile", saga_id, *command[2:]], stall.folder)
+
+    async with running_worker(stall.project) as client:
+        await client.start("stall", {"total": "2.50"}, id="known-1")
+        assert (await finished(client, "known-1"))["state"] == "COMPLETED"
+        assert (await reconcile("known-1")).returncode == 0
+        for saga_id, *options in (["known-2"], ["known-2", "--repair", "--yes"], ["known"]):
+            refused = await reconcile(saga_id, *options)
+            assert (refused.returncode, refused.stdout) == (2, ""), refused
+            assert f"there is no saga with the id {saga_id} in the namespace" in refused.stderr
+        insert = "insert into saga_guard (saga_id, step, generation, op, reason, created_at) values"
+        stall.sql(f"{insert} ('guarded-1', 'place', 1, 'do', 'do', extract(epoch from now()))")
+        guarded = await reconcile("guarded-1")
+        assert guarded.returncode == 8, guarded
+        assert '"saga resume guarded-1"' in guarded.stdout
+        stall.sql(f"{insert} ('guarded-1', 'place', 1, 'undo', 'undo', extract(epoch from now()))")
+        assert (await reconcile("guarded-1")).returncode == 0
+        stall.sql("insert into saga_lock (key, saga_id, acquired_at, holder) values ('k', 'locked-1', 1, 'locked-1')")
+        assert (await reconcile("locked-1")).returncode == 8
+        repaired = await reconcile("locked-1", "--repair", "--yes")
+        assert repaired.returncode == 0, "the lock was the last trace of it"
+        await delete_run(client.temporal, "known-1")
+        await until(partial(_has_no_run, client, "known-1"))
+        stall.sql("delete from saga_guard where saga_id = 'known-1'")
+        assert (await reconcile("known-1")).returncode == 0, "the ledger knows it"
+        stall.sql("delete from saga_run where saga_id = 'known-1'")
+        assert (await reconcile("known-1")).returncode == 2
+
+
+async def _has_no_run(client: Client, saga_id: str) -> bool:
+    return await describe_run(client.temporal, saga_id) is None
