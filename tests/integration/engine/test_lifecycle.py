@@ -20,6 +20,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
+from saga_cli.shared_options import warn_without_poller
 from saga_workers.client import Client
 from saga_workers.doctor.checks import _check_pollers
 from saga_workers.temporal.worker_deployments import version_to_make_current
@@ -226,7 +227,7 @@ async def test_sagas_run_next_to_a_user_workflow_in_the_sandbox(env: Environment
     assert await env.effects() == ["a", "b"]
 
 
-async def test_a_running_saga_stays_on_its_build(env: Environment) -> None:
+async def test_a_running_saga_stays_on_its_build(env: Environment, capsys: pytest.CaptureFixture[str]) -> None:
     definition = PLAIN.replace("      - {id: b,", "      - {id: w, uses: wait, with: {signal: go}}\n      - {id: b,")
     definition = definition.replace("unbook", "unwork").replace("book", "work")
     name = f"builds-{uuid.uuid4()}"
@@ -241,8 +242,12 @@ async def test_a_running_saga_stays_on_its_build(env: Environment) -> None:
         [result, *_] = await _check_pollers(client.temporal, project.settings, project)
         command = f"temporal worker deployment set-current-version --deployment-name {name} --build-id 1.0"
         assert (result.ok, result.help) == (False, command)
+        assert await warn_without_poller(client)
+        assert f"no version of the deployment {name} is current" in (warned := capsys.readouterr().err)
+        assert f"help: {command}" in warned
         await _make_current(client.temporal, first)
         await until(lambda: _is_current(client.temporal, queue))
+        assert not await warn_without_poller(client)
         old = await begin(client, "plain")
         await until(lambda: "do a" in env.log())
         async with running_worker(project, deployment=second, grace=short):
