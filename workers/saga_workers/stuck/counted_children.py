@@ -11,7 +11,6 @@ from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.root_starts import nested_root_start, root_start_of_run
 from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.views.saga_view import read_view
-from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.origin import same_owner
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -91,6 +90,8 @@ async def _require_unneeded(locator: Locator, location: Location, parent: str, c
     """Raise RefusedError for a nested saga that the pivot of its parent needs, and that is parked although the pivot is
     done: the run of the parent repeats one which had the nested saga as done, or as left out.
     """
+    from sagas.definition.analysis.step_graph import ExecutionPlan
+
     run = location.run
     definition = None if run is None else await read_definition(locator.temporal, run.run, locator.settings)
     plan = None if definition is None else ExecutionPlan(definition)

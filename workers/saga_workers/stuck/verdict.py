@@ -249,7 +249,8 @@ async def _judged_effects(
         missing = await find_missing_parent(locator, location.saga_id, origin)
         if missing is not None:
             named = f"open effects of {location.saga_id}: {open_effects(lost)}"
-            return _parent_of_effects(missing, named, may_have_ended=not await knows_end(locator.ledger, lost))
+            parent = _parent_of_effects(missing, named, may_have_ended=not await knows_end(locator.ledger, lost))
+            return replace(parent, resume=await _resume_of_parent(locator, missing.saga_id))
     saga = location.saga if origin is None else origin.saga
     parent = None if origin is None else origin.parent
     holds = (f"open effects: {open_effects(lost)}", *held)
@@ -271,13 +272,26 @@ async def _judged_effects(
     return replace(other, may_have_ended=may_have)
 
 
+async def _resume_of_parent(locator: Locator, parent: str) -> str:
+    """The `saga resume` of a saga of which Temporal has no run, with the options for what its own effects do not tell.
+    Raises SagaError.
+    """
+    from saga_workers.location.continuation_advice import resume_options
+    from saga_workers.location.traces import recorded_effects
+
+    effects = [] if locator.settings is None else await recorded_effects(locator.settings, parent)
+    origin = next((effect.origin for effect in effects if effect.origin is not None), None)
+    if origin is None:
+        return saga_command("resume", parent, definition="FILE", input="@FILE")
+    return resume_options(locator, parent, origin)
+
+
 def _parent_of_effects(missing: MissingParent, holds: str, *, may_have_ended: bool) -> OpenSaga:
     """The missing saga to whose nested sagas the effects belong; its name is not known."""
     holder = missing.holder
-    resume = saga_command("resume", missing.saga_id, definition="FILE", input="@FILE")
     if holder is None:
-        return OpenSaga(missing.saga_id, "deleted", None, (holds,), may_have_ended=may_have_ended, resume=resume)
-    other = OpenSaga(missing.saga_id, "replaced", None, (holds,), holder=holder_in_words(holder), resume=resume)
+        return OpenSaga(missing.saga_id, "deleted", None, (holds,), may_have_ended=may_have_ended)
+    other = OpenSaga(missing.saga_id, "replaced", None, (holds,), holder=holder_in_words(holder))
     return replace(other, is_held=holder.running, may_have_ended=may_have_ended)
 
 

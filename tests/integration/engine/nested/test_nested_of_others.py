@@ -226,7 +226,7 @@ async def test_a_parent_without_traces_is_resumed_after_the_end_of_the_one_that_
             for ended in (id, f"{id}/sub"):
                 await until(lambda ended=ended: in_ledger(client, ended))
                 await delete(client, ended)
-        assert f"`saga resume {id}`" in "".join(await lost(client, id, f"{id}/sub"))
+        assert f"`saga resume {id} --definition FILE --input @FILE`" in "".join(await lost(client, id, f"{id}/sub"))
         with pytest.raises(RefusedError) as refused:
             await start_again(client, await client.locator.locate(id))
         assert f"saga resume {id} --definition FILE --input @FILE" in (refused.value.help or "")

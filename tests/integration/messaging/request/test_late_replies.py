@@ -149,7 +149,7 @@ async def test_what_a_run_before_a_reset_has_undone_is_no_finding(env: Environme
     with pytest.raises(WorkflowFailureError):
         await handle.result()
     after = await env.ended(saga_id)
-    assert (after["state"], after["steps"][0]["state"]) == ("COMPENSATED", "PENDING")
+    assert (after["state"], after["steps"][0]["state"]) == ("COMPENSATED", "COMPENSATED")
 
     async def is_visible() -> bool:
         closed = await env.client.temporal.count_workflows(f"WorkflowId = '{saga_id}' AND ExecutionStatus = 'Failed'")
