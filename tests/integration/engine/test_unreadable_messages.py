@@ -168,7 +168,6 @@ async def test_a_large_input_is_read_by_the_activity_that_checks_it(env: Environ
         ("saga.bulk", BEYOND_BOUND, {}, "the input of saga.bulk is not a list of sagas"),
         ("saga.bulk", DEEP, {}, "the input of saga.bulk cannot be read: it is nested deeper than"),
         ("waiting", HALF_A_PAIR, {}, "the input cannot be read: it contains half a surrogate pair"),
-        ("waiting", ENCRYPTED, {}, "the input cannot be read: unknown payload encoding"),
         ("waiting", BINARY, {}, "the input cannot be read: unknown payload encoding"),
         ("waiting", payload(b"{}"), {DEFINITION_HEADER: BROKEN}, "is not one of this worker's project"),
         ("waiting", payload(b"{}"), {DEFINITION_HEADER: DEEP}, "is not one of this worker's project"),
@@ -220,7 +219,6 @@ HOSTILE = (
     ("input", "reason"),
     [
         (BROKEN, "the input of saga.batch cannot be read: it is not JSON: "),
-        (ENCRYPTED, "the input of saga.batch cannot be read: unknown payload encoding"),
         (BINARY, "the input of saga.batch cannot be read: unknown payload encoding"),
         (DEEP, "the input of saga.batch cannot be read: it is nested deeper than 100 levels"),
         (BEYOND_BOUND, "the input of saga.batch cannot be read: it is nested deeper than 100 levels"),
