@@ -156,6 +156,7 @@ async def test_a_reset_of_an_undone_saga_is_refused(env: Environment, bank: Asyn
     assert await env.effects() == []
 
 
+@pytest.mark.slow
 async def test_a_reset_of_a_saga_that_has_not_ended_waits(env: Environment, bank: AsyncEngine) -> None:
     sku = await add_goods(bank)
     async with env.serving(TOGETHER) as client:

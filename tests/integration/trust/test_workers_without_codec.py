@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+import pytest
+
 from saga_workers.client import Client
 from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.stuck.stuck_view import read_view_with_stuck
@@ -19,6 +21,7 @@ from tests.integration.trust.test_encrypted_values import CARD, project, shop
 __all__ = ["project", "shop"]  # fixtures
 
 
+@pytest.mark.slow
 async def test_a_worker_without_a_codec_leaves_an_encrypted_saga_to_the_others(
     project: Project, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ async def test_records_of_other_partitions_do_not_hide_a_stalled_one(
 
 
 @READERS
+@pytest.mark.slow
 async def test_a_reader_with_nothing_before_it_stays(
     make: Make, kafka: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:

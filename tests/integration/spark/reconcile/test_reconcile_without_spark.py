@@ -221,6 +221,7 @@ async def test_one_saga_is_reconciled_without_java(
     assert list((stall.folder / ".saga" / "reconcile").iterdir()) == []
 
 
+@pytest.mark.slow
 async def test_an_id_that_nobody_knows_is_refused(
     temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
 ) -> None:
