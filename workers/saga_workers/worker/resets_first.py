@@ -6,28 +6,19 @@ seed, by which a run knows that it was reset. A repeated cancel would begin a ro
 
 from __future__ import annotations
 
-import copy
-
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
+from saga_workers.worker.changed_instances import with_changed_instances
+
 
 def with_resets_first(runner: WorkflowRunner) -> WorkflowRunner:
     """A copy of the runner whose workflows learn of a reset first."""
-    create = runner.create_instance
-
-    def create_instance(det: WorkflowInstanceDetails) -> WorkflowInstance:
-        instance = create(det)
-        _learn_of_resets_first(instance)
-        return instance
-
-    copied = copy.copy(runner)
-    object.__setattr__(copied, "create_instance", create_instance)  # the runner with a sandbox is a frozen dataclass
-    return copied
+    return with_changed_instances(runner, _learn_of_resets_first)
 
 
-def _learn_of_resets_first(instance: WorkflowInstance) -> None:
+def _learn_of_resets_first(instance: WorkflowInstance, _: WorkflowInstanceDetails) -> None:
     activate = instance.activate
 
     def activate_after_reset(act: WorkflowActivation) -> WorkflowActivationCompletion:

@@ -4,32 +4,23 @@ the SDK would fail the workflow task before the workflow could refuse them.
 
 from __future__ import annotations
 
-import copy
-
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
+from saga_workers.worker.changed_instances import with_changed_instances
 from sagas.protocol.payloads import ENGINE_WORKFLOWS
 from sagas.workflow.json_payloads import SEVERAL_VALUES
 
 
 def with_single_inputs(runner: WorkflowRunner) -> WorkflowRunner:
     """A copy of the runner in which such a workflow gets a value that cannot be read in place of several inputs."""
-    create = runner.create_instance
-
-    def create_instance(det: WorkflowInstanceDetails) -> WorkflowInstance:
-        instance = create(det)
-        if det.defn.name in ENGINE_WORKFLOWS:
-            _give_single_input(instance)
-        return instance
-
-    copied = copy.copy(runner)
-    object.__setattr__(copied, "create_instance", create_instance)  # the runner with a sandbox is a frozen dataclass
-    return copied
+    return with_changed_instances(runner, _give_single_input)
 
 
-def _give_single_input(instance: WorkflowInstance) -> None:
+def _give_single_input(instance: WorkflowInstance, det: WorkflowInstanceDetails) -> None:
+    if det.defn.name not in ENGINE_WORKFLOWS:
+        return
     activate = instance.activate
 
     def activate_with_single_input(act: WorkflowActivation) -> WorkflowActivationCompletion:
