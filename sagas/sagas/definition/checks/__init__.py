@@ -7,6 +7,7 @@ from sagas.definition.checks.arguments import check_arguments
 from sagas.definition.checks.automatic import check_automatic
 from sagas.definition.checks.callbacks import check_callbacks
 from sagas.definition.checks.computed_code import check_computed_code
+from sagas.definition.checks.default_fields import check_default_fields
 from sagas.definition.checks.expressions import check_expressions
 from sagas.definition.checks.http_headers import check_http_headers
 from sagas.definition.checks.input_schema import check_input_schema
@@ -39,6 +40,7 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_callbacks(draft, report)
     check_activity_options(draft, report)
     check_no_effect_fields(draft, report)
+    check_default_fields(draft, report)
     check_task_queues(draft, report)
     check_repeated_calls(draft, report)
     check_arguments(draft, report)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.diagnostics import Report
-from sagas.definition.parser.builder import MAX_LOCAL_TIMEOUT
+from sagas.definition.model import Retry
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
+from sagas.definition.parser.field_types import ParsedMapping
 from sagas.definition.times import format_duration
 
 SHORT_TIMEOUT = 1.0
@@ -25,8 +26,8 @@ def check_activity_options(draft: SagaDraft, report: Report) -> None:
 def _check_times(step: StepDraft, draft: OperationDraft, report: Report) -> None:
     operation, parsed = draft.operation, draft.parsed
     timeout, heartbeat = operation.timeout, operation.heartbeat
-    if "timeout" in parsed and timeout <= SHORT_TIMEOUT and step.step.execution == "remote":
-        report.add("SAGA230", parsed.node_of("timeout"), f"`{step.id}` has only {format_duration(timeout)} per attempt")
+    if "timeout" in parsed and step.step.execution == "remote":
+        check_short_timeout(parsed, timeout, f"`{step.id}`", report)
     if heartbeat is None or not ("heartbeat" in parsed or "timeout" in parsed or draft.role == "do"):
         return
     position = next((parsed.node_of(name) for name in ("heartbeat", "timeout") if name in parsed), parsed.node)
@@ -41,11 +42,23 @@ def _check_times(step: StepDraft, draft: OperationDraft, report: Report) -> None
         )
 
 
+def check_short_timeout(parsed: ParsedMapping, timeout: float, what: str, report: Report) -> None:
+    """Warn about the `timeout` of ``parsed`` if it is very short. ``what``: whose it is, in words."""
+    if timeout <= SHORT_TIMEOUT:
+        report.add("SAGA230", parsed.node_of("timeout"), f"{what} has only {format_duration(timeout)} per attempt")
+
+
 def _check_retry(step: StepDraft, draft: OperationDraft, report: Report) -> None:
     written = draft.parsed.get("retry")
-    if written is None:
-        return
-    retry, timeout = draft.operation.retry, draft.operation.timeout
+    if written is not None:
+        check_retry_values(written, draft.operation.retry, draft.operation.timeout, f"`{step.id}`", report)
+
+
+def check_retry_values(written: ParsedMapping, retry: Retry, timeout: float, what: str, report: Report) -> None:
+    """Check the fields of a `retry` against each other and against the ``timeout`` of one attempt, in seconds.
+
+    ``what``: whose they are, in words.
+    """
     if "max_interval" in written and retry.max_interval < retry.initial_interval:
         default = "" if "initial_interval" in written else "the default "
         first = f"{default}`initial_interval`, {format_duration(retry.initial_interval)}"
@@ -56,12 +69,10 @@ def _check_retry(step: StepDraft, draft: OperationDraft, report: Report) -> None
             "raise max_interval, or lower initial_interval",
         )
     if "max_attempts" in written and retry.max_attempts == 1:
-        report.add("SAGA231", written.node_of("max_attempts"), f"`{step.id}` has only one attempt")
+        report.add("SAGA231", written.node_of("max_attempts"), f"{what} has only one attempt")
     if retry.give_up_after is not None and retry.give_up_after < 2 * timeout:
         limit = format_duration(timeout)
-        report.add(
-            "SAGA232", written.node_of("give_up_after"), f"`{step.id}` may need {limit} for its first attempt alone"
-        )
+        report.add("SAGA232", written.node_of("give_up_after"), f"{what} may need {limit} for its first attempt alone")
 
 
 _FORWARD_FIELDS = ("heartbeat", "retry")
@@ -71,13 +82,6 @@ _UNGUARDED_FIELDS = ("idempotent", "remembers_rejections", "settle", "probe")
 
 def check_no_effect_fields(draft: SagaDraft, report: Report) -> None:
     """Warn about each field that has no effect."""
-    defaults = draft.root.get("defaults")
-    runs_remote = all(step.step.execution == "remote" for step in draft.steps)
-    if defaults is not None and defaults.get("execution") == "local" and runs_remote:
-        message = "the default `execution: local` has no effect, because no step can run locally"
-        limit = format_duration(MAX_LOCAL_TIMEOUT)
-        help = f"give guarded steps a `timeout` of at most {limit}, and neither a `heartbeat` nor a `task_queue`"
-        report.add("SAGA118", defaults.position_of("execution"), message, help)
     for step in draft.steps:
         do = step.step.do
         builtin = BUILTINS.get(do.uses)

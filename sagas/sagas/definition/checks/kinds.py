@@ -200,11 +200,8 @@ def _check_undo_of_confirmed(draft: SagaDraft, report: Report) -> None:
 def _check_attempt_limits(step: StepDraft, report: Report) -> None:
     """Report attempt limits on operations that are retried without limit. Inherited limits are ignored there."""
     for operation in step.operations:
-        endless = operation.role == "confirm" or (
-            operation.role == "do" and step.after_commit and step.step.on_failure == "compensate"
-        )
         retry = operation.parsed.get("retry")
-        if not endless or retry is None:
+        if retry is None or not step.retries_without_limit(operation.role):
             continue
         for field in ("max_attempts", "give_up_after"):
             if field in retry:

@@ -127,6 +127,10 @@ class StepDraft:
         """True if the step's kind is `read`, so it has no effect."""
         return self.step.kind == "read"
 
+    def retries_without_limit(self, role: OperationRole) -> bool:
+        """True if no limit of attempts applies to this operation: the saga has to go on, and nothing says how else."""
+        return role == "confirm" or (role == "do" and self.after_commit and self.step.on_failure == "compensate")
+
 
 @dataclass(frozen=True, slots=True)
 class SagaDraft:

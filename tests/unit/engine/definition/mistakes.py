@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.engine.definition.action_mistakes import ACTION_MISTAKES
+from tests.unit.engine.definition.default_mistakes import DEFAULT_MISTAKES
 from tests.unit.engine.definition.expression_mistakes import EXPRESSION_MISTAKES
 from tests.unit.engine.definition.feature_mistakes import FEATURE_MISTAKES
 from tests.unit.engine.definition.graph_mistakes import GRAPH_MISTAKES
@@ -21,4 +22,5 @@ MISTAKES = [
     *ISOLATION_MISTAKES,
     *SQL_ISOLATION_MISTAKES,
     *LOCK_MISTAKES,
+    *DEFAULT_MISTAKES,
 ]

@@ -20,6 +20,8 @@ WITH_ACTIONS = Draft202012Validator(language_schema(ACTIONS))
 STRUCTURAL = ("SAGA104", "SAGA105", "SAGA106", "SAGA107", "SAGA109")
 BEYOND = {
     "the longest wait is the shortest",  # comparing two values is beyond JSON Schema
+    "intervals of `defaults`",
+    "intervals of undos of `defaults`",
     *(f"the signal {name}" for name in ("saga-cancel", "saga-parked", "saga-locks", "__temporal_x")),
 }
 """Mistakes that the schema lets pass: only the parser tells why a name is reserved."""
