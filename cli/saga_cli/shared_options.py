@@ -71,19 +71,18 @@ def json_object(text: str | None, option: str) -> dict[str, Any] | None:
 async def warn_without_poller(client: Client) -> bool:
     """Warn if no worker polls, or none of a current version: the saga waits for one, which is not an error."""
     from saga_workers.temporal.temporal_runs import START_WORKER_HELP, count_pollers, no_poller_message
-    from saga_workers.temporal.worker_deployments import set_current_command, version_to_make_current
-    from sagas.text.printable import printable_line
+    from saga_workers.temporal.worker_deployments import (
+        no_current_version,
+        set_current_command,
+        version_to_make_current,
+    )
 
     queue = client.project.settings.temporal.task_queue
     if await count_pollers(client.temporal, queue):
         version = await version_to_make_current(client.temporal, queue)
         if version is None:
             return False
-        name = printable_line(version.deployment_name)
-        warn(
-            f"warning: no version of the deployment {name} is current, so the saga does not start until one is",
-            f"help: {set_current_command(version)}",
-        )
+        warn(f"warning: {no_current_version(version)}", f"help: {set_current_command(version)}")
         return True
     warn(
         f"warning: {no_poller_message(queue)}, so the saga does not start until one does",

@@ -174,10 +174,11 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
         lines.append([("from the ledger: Temporal has no run of this saga", "yellow")])
     if view.incomplete:
         lines.append([(f"incomplete: {view.incomplete}", "yellow")])
-        from saga_workers.temporal.temporal_runs import START_WORKER_HELP, lacks_worker
+        from saga_workers.temporal.worker_deployments import worker_help
 
-        if lacks_worker(view.incomplete):
-            lines.append([(START_WORKER_HELP, "dim")])
+        help = worker_help(view.incomplete)
+        if help is not None and help not in view.incomplete:
+            lines.append([(help, "dim")])
     if view.stuck:
         from saga_workers.views.reported_reasons import unreported_reasons
 

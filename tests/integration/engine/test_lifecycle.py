@@ -23,7 +23,11 @@ from temporalio.worker import Worker
 from saga_cli.shared_options import warn_without_poller
 from saga_workers.client import Client
 from saga_workers.doctor.checks import _check_pollers
+from saga_workers.doctor.saga_checks import check_sagas
+from saga_workers.stuck.stuck_sagas import list_stuck, remedy
 from saga_workers.temporal.worker_deployments import version_to_make_current
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.saga_view import read_view
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import Rejected
 from sagas.errors import RefusedError
@@ -245,6 +249,7 @@ async def test_a_running_saga_stays_on_its_build(env: Environment, capsys: pytes
         assert await warn_without_poller(client)
         assert f"no version of the deployment {name} is current" in (warned := capsys.readouterr().err)
         assert f"help: {command}" in warned
+        await _explains_waiting(client, f"no version of the deployment {name} is current", command)
         await _make_current(client.temporal, first)
         await until(lambda: _is_current(client.temporal, queue))
         assert not await warn_without_poller(client)
@@ -258,6 +263,19 @@ async def test_a_running_saga_stays_on_its_build(env: Environment, capsys: pytes
                 assert (await finished(client, saga))["state"] == "COMPLETED"
             assert await _builds(client.temporal, old) == {"1.0"}
             assert await _builds(client.temporal, new) == {"2.0"}
+
+
+async def _explains_waiting(client: Client, why: str, command: str) -> None:
+    """A saga that waits for a current version is explained by it wherever somebody looks."""
+    assert client.project is not None
+    waiting = await begin(client, "plain")
+    reason = f"{why}, so no saga starts (`{command}` makes one current)"
+    assert (await read_view(client.locator, waiting)).incomplete == f"{reason}, so the saga cannot be queried"
+    criteria = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
+    [view] = [view async for view in list_stuck(client.locator, criteria, limit=10)]
+    assert (view.id, view.stuck, remedy(view)) == (waiting, (reason,), command)
+    [line] = await check_sagas(client.temporal, client.project, databases=False)
+    assert (line.message, line.help) == (f"{waiting}: {reason}", command)
 
 
 async def _is_current(temporal: Temporal, queue: str) -> bool:

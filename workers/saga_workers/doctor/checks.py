@@ -31,7 +31,7 @@ from saga_workers.temporal.server_clock import measure_server_clock
 from saga_workers.temporal.step_queues import actions_on_other_queues
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import count_pollers
-from saga_workers.temporal.worker_deployments import set_current_command, version_to_make_current
+from saga_workers.temporal.worker_deployments import no_current_version, set_current_command, version_to_make_current
 from saga_workers.topics.kafka_use import uses_kafka
 from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
@@ -44,7 +44,6 @@ from sagas.settings.effect_declarations import wrong_declarations
 from sagas.settings.secrets import Secret
 from sagas.settings.signing_keys import KEY_FILE
 from sagas.settings.trust import writable_by_others
-from sagas.text.printable import printable_line
 from sagas.text.shortening import join_names
 
 if TYPE_CHECKING:
@@ -301,8 +300,8 @@ async def _check_task_queue(
     count = await count_pollers(client, queue, workflows=workflows)
     version = await version_to_make_current(client, queue) if count and workflows else None
     if version is not None:
-        why = f"no version of the deployment {printable_line(version.deployment_name)} is current, so no saga starts"
-        return DoctorResult("workers", False, f"{description}: {why}", set_current_command(version))
+        what = f"{description}: {no_current_version(version)}"
+        return DoctorResult("workers", False, what, set_current_command(version))
     if count:
         return DoctorResult("workers", True, f"{description}: {count} worker{'s poll' if count > 1 else ' polls'}")
     return DoctorResult("workers", False, f"{description}: no worker polls", help)

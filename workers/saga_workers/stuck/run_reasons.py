@@ -57,7 +57,7 @@ async def temporal_reasons(
     elif not await workers.polled(run.task_queue):
         reasons.append(no_poller_message(run.task_queue))
     elif await workers.unanswered(described):
-        reasons.append(nobody_answers(run.task_queue))
+        reasons.append(await workers.why_silent(run.task_queue))
     elif attempt > 1:
         why = "see the worker's log or the Web UI"
         if failure is not None and failure.application_failure_info.type == KeyMissing.__name__:

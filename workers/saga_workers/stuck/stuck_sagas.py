@@ -29,11 +29,10 @@ from saga_workers.stuck.verdict import OpenSaga, left_saga, terminated_saga, und
 from saga_workers.temporal.saga_input import UnreadableRunInput
 from saga_workers.temporal.temporal_runs import (
     ENDED_FROM_OUTSIDE,
-    START_WORKER_HELP,
     UNREADABLE,
     RunInfo,
-    lacks_worker,
 )
+from saga_workers.temporal.worker_deployments import worker_help
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
@@ -183,9 +182,8 @@ def remedy(view: SagaView) -> str:
         return undo_again(view.id)
     if view.needs_resume or (view.needs_resume is None and view.state == "TERMINATED"):
         return view.continue_command or saga_command("resume", view.id)
-    if view.stuck and all(map(lacks_worker, view.stuck)):
-        return START_WORKER_HELP
-    return saga_command("show", view.id)
+    helps = list(map(worker_help, view.stuck or ()))
+    return (helps[0] if helps and all(helps) else None) or saga_command("show", view.id)
 
 
 def _with_status(criteria: SagaFilter, status: str) -> SagaFilter:

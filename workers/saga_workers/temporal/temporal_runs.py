@@ -271,11 +271,6 @@ def nobody_answers(queue: str) -> str:
 START_WORKER_HELP = "saga worker    (or saga dev up)"
 
 
-def lacks_worker(reason: str) -> bool:
-    """True for a reason that is one of these two messages: a worker of the settings is missing."""
-    return reason.startswith((no_poller_message(""), nobody_answers("")))
-
-
 MAY_STILL_HAPPEN = "a worker that returns soon may still process it"
 """The fate of an update: Temporal keeps one that no worker has accepted as long as it has the run in memory."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from temporalio.api.deployment.v1 import WorkerDeploymentVersion as DescribedVersion
@@ -16,6 +17,7 @@ from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.temporal.temporal_runs import START_WORKER_HELP, no_poller_message, nobody_answers
 from sagas.errors import UsageError
 from sagas.text.printable import printable_line
 from sagas.text.shell import shell_command
@@ -85,7 +87,37 @@ def polled_version(pollers: Iterable[PollerInfo]) -> WorkerDeploymentVersion | N
     return WorkerDeploymentVersion(options[-1].deployment_name, options[-1].build_id)
 
 
+def no_current_version(version: WorkerDeploymentVersion) -> str:
+    """The message for a queue whose workers get no new saga; ``version`` is theirs."""
+    return f"no version of the deployment {printable_line(version.deployment_name)} is current, so no saga starts"
+
+
+def with_set_current_command(version: WorkerDeploymentVersion) -> str:
+    """The message, with the command that helps, for places that show no help."""
+    return f"{no_current_version(version)} (`{set_current_command(version)}` makes one current)"
+
+
+_SET_CURRENT = ("temporal", "worker", "deployment", "set-current-version")
+_WITH_COMMAND = re.compile(
+    rf"no version of the deployment \S+ is current, so no saga starts \("
+    rf"`({' '.join(_SET_CURRENT)} --deployment-name [\w-]+ --build-id [\w.+-]+)`"
+)
+
+
+def command_in(reason: str) -> str | None:
+    """The command in a message of :func:`with_set_current_command`; None if it is none, or needs quotes."""
+    match = _WITH_COMMAND.match(reason)
+    return None if match is None else match[1]
+
+
+def worker_help(reason: str) -> str | None:
+    """The remedy for a saga that does not go on for this reason; None if it does not lack a worker."""
+    if reason.startswith((no_poller_message(""), nobody_answers(""))):
+        return START_WORKER_HELP
+    return command_in(reason)
+
+
 def set_current_command(version: WorkerDeploymentVersion) -> str:
     """The command of Temporal's CLI that makes a version current."""
     words = ("--deployment-name", version.deployment_name, "--build-id", version.build_id)
-    return shell_command("temporal", "worker", "deployment", "set-current-version", *words)
+    return shell_command(*_SET_CURRENT, *words)

@@ -25,6 +25,7 @@ from saga_workers.temporal.temporal_runs import (
     no_poller_message,
     nobody_answers,
 )
+from saga_workers.temporal.worker_deployments import version_to_make_current, with_set_current_command
 
 DUE = 10.0
 """Seconds a task may wait for a worker that is alive but busy."""
@@ -53,6 +54,7 @@ class Workers:
         self._answered: set[str] = set()
         self._silent: set[str] = set()
         self._unanswered: set[str] = set()
+        self._reasons: dict[str, str] = {}
 
     async def polled(self, queue: str, *, workflows: bool = True, since: float | None = None) -> bool:
         """Return whether a worker has polled the queue since ``since`` (seconds since the epoch; default: recently)."""
@@ -71,6 +73,13 @@ class Workers:
             and waits_for_task(described.raw.pending_workflow_task, await self.server_time.likely()) > DUE
         )
 
+    async def why_silent(self, queue: str) -> str:
+        """The reason why no worker of a polled queue answers: Temporal may pass nothing on to their version."""
+        if queue not in self._reasons:
+            version = await version_to_make_current(self.temporal, queue)
+            self._reasons[queue] = nobody_answers(queue) if version is None else with_set_current_command(version)
+        return self._reasons[queue]
+
     async def query(self, described: RunDescription, name: str, timeout: timedelta, *arguments: Any) -> Any:
         """The response of the run, a JSON object or null. Raises Unqueryable."""
         run = described.run
@@ -80,7 +89,7 @@ class Workers:
         if not await self.polled(run.task_queue):
             raise Unqueryable(no_poller_message(run.task_queue))
         if run.task_queue in self._silent:
-            raise Unqueryable(nobody_answers(run.task_queue))
+            raise Unqueryable(await self.why_silent(run.task_queue))
         handle = self.temporal.get_workflow_handle(run.id, run_id=run.run_id)
         try:
             # The timeout of an RPC does not bound all of its attempts: concurrent queries of a run whose workflow task
@@ -116,7 +125,7 @@ class Workers:
                 f"it did not answer within {timeout.total_seconds():g} s, although other sagas of its task queue did"
             )
         self._silent.add(run.task_queue)
-        return Unqueryable(nobody_answers(run.task_queue))
+        return Unqueryable(await self.why_silent(run.task_queue))
 
 
 def waits_for_task(task: Any, now: float) -> float:

@@ -35,7 +35,7 @@ from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.schedules.schedule_setup import set_up_schedules
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_client import connect
-from saga_workers.temporal.worker_deployments import check_version, set_current_command, version_to_make_current
+from saga_workers.temporal.worker_deployments import check_version, version_to_make_current, with_set_current_command
 from saga_workers.worker.guard_retention import CLEANUP_INTERVAL, GuardRetention, longest_attempt
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.refused_databases import log_refused_databases
@@ -125,11 +125,7 @@ async def _report_missing_version(client: Client, project: Project) -> None:
         with contextlib.suppress(RPCError):
             version = await version_to_make_current(client, project.settings.temporal.task_queue)
             if version is not None:
-                log.warning(
-                    "no version of the deployment %s is current, so no saga starts: %s",
-                    version.deployment_name,
-                    set_current_command(version),
-                )
+                log.warning("%s", with_set_current_command(version))
                 return
 
 

@@ -77,7 +77,7 @@ def _warn_without_effect(defaults: ParsedMapping, path: Path, report: Report) ->
 def _other_values(defaults: ParsedMapping) -> Iterator[tuple[Path, Any]]:
     """The written defaults, each with a value that would make a difference; None stands for no default.
 
-    The usual values `on_failure: compensate` and `execution: remote` are left out: writing them is no mistake.
+    Without the usual values `on_failure: compensate` and `execution: remote`, which may be written out.
     """
     for name in ("heartbeat", "connection", "task_queue"):
         if defaults.get(name) is not None:
@@ -95,7 +95,7 @@ def _other_values(defaults: ParsedMapping) -> Iterator[tuple[Path, Any]]:
 
 
 def _effects(draft: SagaDraft) -> list[Any]:
-    """What the defaults can change in a saga, without the options of what the engine itself performs."""
+    """The parts of a saga that defaults can change, without the options of what the engine itself performs."""
     steps = [(step.step.on_failure, step.step.execution, list(_calls(step))) for step in draft.steps]
     return [*steps, *(notification.do for notification in draft.definition.notify)]
 
