@@ -92,8 +92,9 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
     """Request the rollback of a running saga.
 
     A worker answers at once what the cancel means for the saga. If none answers, it is sent as Temporal's own cancel
-    request, which the run's history records; the saga takes whichever of the two it processes first. Raises
-    RefusedError past the point of no return or if the saga has ended, UsageError if there is no such saga.
+    request, which the run's history records; the saga takes whichever of the two it processes first. A second cancel
+    changes nothing, also after the end to which the first has led. Raises RefusedError past the point of no return or
+    if the saga has ended otherwise, UsageError if there is no such saga.
 
     A saga of a bulk workflow leaves that first, here and below.
     """
@@ -109,7 +110,10 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
     described = location.open_run
     try:
         if described is None:
-            raise await _ended_error(locator, saga_id, SagaJustEnded if in_bulk else RefusedError)
+            view = await read_view(locator, saga_id)
+            if not in_bulk and _is_cancelled(view) and view.state in FINAL_STATES:
+                return CancelResult("already", f"it was cancelled before, and is {view.state}")
+            raise _ended_error(view, SagaJustEnded if in_bulk else RefusedError)
         if not await count_pollers(temporal, described.run.task_queue):
             return await _request_cancel(locator, described, saga_id, reason, who)
         try:
@@ -412,7 +416,7 @@ async def _open_run(locator: Locator, saga_id: str) -> RunDescription:
     if location.member is not None and location.open_run is None:
         location = await leave_bulk_workflow(locator, location.member)
     if location.open_run is None:
-        raise await _ended_error(locator, saga_id)
+        raise _ended_error(await read_view(locator, saga_id))
     return location.open_run
 
 
@@ -435,15 +439,14 @@ async def _require_key(locator: Locator, location: Location) -> None:
         return
 
 
-async def _ended_error(locator: Locator, saga_id: str, kind: type[RefusedError] = RefusedError) -> RefusedError:
-    """Return what to raise about a saga without an open run."""
-    view = await read_view(locator, saga_id)
+def _ended_error(view: SagaView, kind: type[RefusedError] = RefusedError) -> RefusedError:
+    """The error about a saga without an open run."""
     if view.source == "ledger" and view.state not in FINAL_STATES:
         return kind(
-            f"Temporal has no run of {saga_id} any more, which was {view.state}; start it again",
-            help=saga_command("resume", saga_id),
+            f"Temporal has no run of {view.id} any more, which was {view.state}; start it again",
+            help=saga_command("resume", view.id),
         )
-    return kind(f"{saga_id} has already ended {view.state}", help=saga_command("show", saga_id))
+    return kind(f"{view.id} has already ended {view.state}", help=saga_command("show", view.id))
 
 
 async def _require_poller(temporal: Temporal, queue: str, saga_id: str) -> None:

@@ -9,6 +9,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from saga_workers.client import Client
 from sagas import Rejected, Step
+from sagas.errors import RefusedError
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, gate, handle, row, states, wait_for_event
@@ -89,6 +90,20 @@ async def test_a_second_cancel_is_a_reported_no_op(env: Environment) -> None:
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "rejected")
     assert status is WorkflowExecutionStatus.FAILED, "the cancel is not what led backward"
     assert env.log()[-2:] == ["undo c", "undo a"]
+
+
+async def test_a_cancel_of_a_saga_that_an_earlier_one_has_undone_is_a_no_op(env: Environment) -> None:
+    async with env.serving(LINE) as client:
+        saga, other = await begin(client, "line"), await begin(client, "line")
+        await until(lambda: env.log().count("do a") == 2)
+        assert await client.cancel(saga) == "accepted"
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+        log = env.log()
+        assert await client.cancel(saga) == "already"
+        assert env.log() == log
+        await finished(client, other)
+        with pytest.raises(RefusedError, match=f"{other} has already ended COMPLETED"):
+            await client.cancel(other)
 
 
 async def test_a_native_cancel_after_an_update_cancel_is_not_the_reason(env: Environment) -> None:

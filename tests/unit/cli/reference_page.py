@@ -33,7 +33,8 @@ All commands and options of `saga`. The tables are generated from the code and m
 | `--help` | what a command does, and its options |
 
 They can be anywhere in the command line. An option that takes one value is refused when it is given twice. An error is
-one sentence on standard error, with what to do next. Colours are used on a terminal only; `NO_COLOR=1` disables them.
+one sentence on standard error, with what to do next. So it is with `-o json`: standard output then has no document, and
+the exit code says so. Colours are used on a terminal only; `NO_COLOR=1` disables them.
 
 ## Exit codes
 

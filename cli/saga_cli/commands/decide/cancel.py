@@ -29,6 +29,8 @@ def cancel(
 ) -> int:
     """Cancel a running saga and undo its steps. Past the point of no return this is refused (exit code 9).
 
+    A second cancel changes nothing, also when the first has already ended the saga (exit code 0).
+
     A cancel is recorded even if no worker answers; the next worker that runs the saga processes it. With --where all
     matching sagas are cancelled, and the exit code is the highest of all. Those of bulk workflows also match, if the
     filter has only comparisons of WorkflowType, WorkflowId, StartTime and SagaLabels, joined by AND.
