@@ -171,7 +171,7 @@ class Dispatcher:
                         return read
                     body = returning(read.result)
                 hashed = arguments_hash(invocation.arguments)
-                stored = await guard.do(address, hashed, body, origin=invocation.origin, **limits)
+                stored = await guard.do(address, hashed, body, origin=invocation.origin, room=guard_spec.room, **limits)
                 if (
                     stored.kind == "done"
                     and invocation.action == messaging.PUBLISH
@@ -200,7 +200,8 @@ class Dispatcher:
             case "confirm":
                 return await guard.confirm(entry_key, origin=invocation.origin, **clock)
         body = self._bodies.body(invocation.action, invocation.arguments, invocation, attempt)
-        return await guard.do(entry_key, arguments_hash(invocation.arguments), body, origin=invocation.origin, **clock)
+        hashed = arguments_hash(invocation.arguments)
+        return await guard.do(entry_key, hashed, body, origin=invocation.origin, room=guard_spec.room, **clock)
 
     async def _stored_outcome(
         self, guard: Guard, address: EntryKey, invocation: Invocation, attempt: AttemptContext

@@ -187,7 +187,7 @@ def _script(invocation: Invocation, args_hash: str | None, tx: Any) -> Coroutine
         case "confirm":
             return rules.confirm(tx, body, guard.mode, invocation.origin)
     assert body is not None
-    return rules.do(tx, args_hash, body, invocation.origin)
+    return rules.do(tx, args_hash, body, invocation.origin, guard.room)
 
 
 def _stub(action: str, arguments: Mapping[str, Any]) -> Callable[[SqlSession], Awaitable[Any]]:

@@ -46,13 +46,17 @@ class Guard(ScriptTransactions):
         deadline: float,
         idle_limit: float | None = None,
         origin: str | None = None,
+        room: int | None = None,
     ) -> Outcome:
-        """Run ``body`` once; later attempts get its stored result. ``origin`` is stored with it."""
+        """Run ``body`` once; later attempts get its stored result. ``origin`` is stored with it.
+
+        ``room``: see :mod:`sagas.protocol.result_room`.
+        """
         body = keep_alive(body, idle_limit)
         return await self.run(
             entry_key,
             "do",
-            lambda tx: rules.do(tx, arguments_hash, body, origin),
+            lambda tx: rules.do(tx, arguments_hash, body, origin, room),
             scheduled_at,
             deadline,
             arguments_hash,
@@ -147,8 +151,7 @@ class Guard(ScriptTransactions):
             return result
 
         if op == "do":
-            clock = {"scheduled_at": scheduled_at, "deadline": deadline}
-            return await self.do(entry_key, None, recorded, origin=origin, **clock)
+            return await self.do(entry_key, None, recorded, scheduled_at=scheduled_at, deadline=deadline, origin=origin)
         # A row of its own records that something has happened elsewhere, whoever has said so.
         more = {"scheduled_at": scheduled_at, "deadline": deadline, "origin": None if mode == "own" else origin}
         if op == "undo":

@@ -12,6 +12,7 @@ from typing import Any
 from saga_activities.guard.unreadable_rows import ChangedRow
 from saga_activities.json_results import UnusableResult, to_json_value
 from sagas.input_limits import MAX_RESULT_VALUES
+from sagas.protocol.result_room import require_room
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import has_more_values
@@ -28,8 +29,12 @@ VALUE_KEY = "saga:value"
 _RESERVED_KEYS = {MARKER_KEY, ENCRYPTED_KEY, VALUE_KEY}
 
 
-def encode(result: Any) -> str | None:
-    """The text of a row's ``result``; None stands for null. Raises :class:`UnusableResult`."""
+def encode(result: Any, room: int | None = None) -> str | None:
+    """The text of a row's ``result``; None stands for null.
+
+    Raises :class:`UnusableResult`, and :class:`sagas.errors.DefiniteFailure` for a result beyond the ``room`` that the
+    saga has for it.
+    """
     if result is None:
         return None
     plain = to_json_value(result)
@@ -40,6 +45,8 @@ def encode(result: Any) -> str | None:
         raise UnusableResult(f"the result has {len(data)} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
     if has_more_values(data, MAX_RESULT_VALUES):
         raise UnusableResult(f"the result has more than {MAX_RESULT_VALUES:,} values: return fewer, or one text")
+    if room is not None:
+        require_room(data, room)
     return data.decode()
 
 

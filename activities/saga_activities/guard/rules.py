@@ -49,13 +49,16 @@ class ScriptResult:
     row_write: RowWrite | None = None
 
 
-async def do(tx: GuardTransaction, args_hash: str | None, body: GuardedBody, origin: str | None = None) -> ScriptResult:
+async def do(
+    tx: GuardTransaction, args_hash: str | None, body: GuardedBody, origin: str | None = None, room: int | None = None
+) -> ScriptResult:
     """Run the action once; a later attempt gets the stored result, or is refused after the undo.
 
     ``origin``: that of the saga, or a reference to it; the row of another saga with the same key is not its own.
+    ``room``: see :mod:`sagas.protocol.result_room`.
     """
     if await tx.insert("do", "do", args_hash=args_hash, origin=origin):
-        return await _run_body(tx, body, "do")
+        return await _run_body(tx, body, "do", room)
     return ScriptResult(stored_do_outcome(await tx.rows(), args_hash, origin))
 
 
@@ -293,9 +296,9 @@ async def _run_own_row(
     return await _run_body(tx, body, op)
 
 
-async def _run_body(tx: GuardTransaction, body: GuardedBody | None, op: RowOp) -> ScriptResult:
+async def _run_body(tx: GuardTransaction, body: GuardedBody | None, op: RowOp, room: int | None = None) -> ScriptResult:
     """Run the action; its result is stored in the row of ``op``, which this transaction has inserted."""
-    result = result_codec.encode(None if body is None else await body(tx.sql))
+    result = result_codec.encode(None if body is None else await body(tx.sql), room)
     outcome = Outcome.done(result_codec.decode(result), attempt=None)
     return ScriptResult(outcome, commit=True, row_write=RowWrite(op, result, held_decision_of(op)))
 

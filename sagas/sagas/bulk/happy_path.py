@@ -33,6 +33,7 @@ from sagas.protocol.messages import (
     CancelTimer,
     Command,
     Finish,
+    GuardSpec,
     MachineEvent,
     RecordState,
     Started,
@@ -102,7 +103,8 @@ class HappyPathSaga:
     """One saga on the happy path. A machine would be in the same state, and give the same commands."""
 
     __slots__ = (
-        *("_arguments", "_generation", "_input", "_kept_bytes", "_origin", "_output", "_path", "_saga", "_values"),
+        *("_arguments", "_generation", "_input", "_kept_bytes", "_origin", "_output", "_path", "_rooms", "_saga"),
+        *("_values",),
         "point",
     )
 
@@ -114,6 +116,8 @@ class HappyPathSaga:
         self._generation = generation
         self._saga: dict[str, Any] = {"id": saga_id}
         self._kept_bytes = 0
+        self._rooms: dict[str, int] = {}
+        """What calls in flight are promised for their results, see :mod:`sagas.machine.result_rooms`."""
         self._origin: Origin | None = None
         self._values: dict[str, dict[str, Any]] = {}
         """The value of ``steps`` in expressions."""
@@ -171,15 +175,17 @@ class HappyPathSaga:
             return None
         begins[key] = point
         before, self._saga = self._saga, context.saga_names(self._path.definition, self._saga["id"], event.at)
+        self._kept_bytes = state_budget.budgeted_size(self._input)
         commands = self._go_to(point, work)
         if commands is None:
-            self._saga = before
-        else:
-            self._kept_bytes = state_budget.budgeted_size(self._input)
+            self._saga, self._kept_bytes, self._rooms = before, 0, {}
         return commands
 
     def _call_done(self, point: PathPoint, event: CallEnded, work: WorkMeter) -> Sequence[Command] | None:
-        result, kept_bytes = state_budget.fit_into_budget(self._kept_bytes, event.outcome.result)
+        before, rooms = self._kept_bytes, self._rooms
+        others = {id: room for id, room in rooms.items() if id != event.id}
+        room = max(rooms.get(event.id, 0), state_budget.room_left(before, sum(others.values())))
+        result, kept_bytes = state_budget.fit_into_budget(before, event.outcome.result, room)
         if is_omitted(result) or event.id in self._values:
             return None
         key = (event.id, event.at)
@@ -188,11 +194,11 @@ class HappyPathSaga:
             return None
         point.next[key] = next_point
         self._values[event.id] = {"result": result, "results": None, "state": "DONE"}
+        self._kept_bytes, self._rooms = kept_bytes, others
         commands = self._go_to(next_point, work)
         if commands is None:
             del self._values[event.id]
-        else:
-            self._kept_bytes = kept_bytes
+            self._kept_bytes, self._rooms = before, rooms
         return commands
 
     def _go_to(self, point: PathPoint, work: WorkMeter) -> Sequence[Command] | None:
@@ -217,13 +223,23 @@ class HappyPathSaga:
             names = {**self._names(), "step": context.step_names(key)}
             step = path.plan.steps[command.step]
             own = made[command.step] = arguments.render_forward_arguments(path.plan, work, step, names)
-            call = _with_own_values(command, key, own)
+            call = _with_own_values(command, key, own, self._guard(command))
             texts = path.plan.sensitive_texts(self._input)
             return call if texts == call.sensitive_texts else replace(call, sensitive_texts=texts)
         if isinstance(command, Finish) and path.definition.output is not None:
             self._output = expression_fields.render_output(path.plan, work, path.definition, self._names())
             return Finish(command.state, command.committed, self._output, command.reason)
         return command
+
+    def _guard(self, call: Call) -> GuardSpec | None:
+        """The guard's part of a call, with the room that this saga has for its result."""
+        guard = call.guard
+        if guard is None:
+            return None
+        alone, promised = self._path.plan.is_alone(call.step), sum(self._rooms.values())
+        room = state_budget.room_of_call(self._kept_bytes, promised, alone=alone)
+        self._rooms[call.entry] = room
+        return guard if guard.room == room else replace(guard, room=room)
 
     def _names(self) -> dict[str, Any]:
         return {"input": self._input, "steps": self._values, "vars": self._path.variables, "saga": self._saga}
@@ -235,6 +251,8 @@ class HappyPathSaga:
         if self.point is None:
             return self._new_machine().compact_snapshot()
         own = {**self.point.state, "input": self._input, "saga_id": self._saga["id"], "kept_bytes": self._kept_bytes}
+        if self._rooms:
+            own["result_rooms"] = dict(self._rooms)
         if self._output is not None:
             own["output"] = self._output
         own["steps"] = [self._own_step(step) for step in self.point.steps]
@@ -286,7 +304,7 @@ def _is_first_success(event: CallEnded) -> bool:
     return event.attempts == 1 and outcome == Outcome.done(outcome.result, attempt=1)
 
 
-_OWN_VALUES = frozenset({"input", "saga_id", "kept_bytes", "output", "steps"})
+_OWN_VALUES = frozenset({"input", "saga_id", "kept_bytes", "result_rooms", "output", "steps"})
 
 _STATE = _OWN_VALUES | {
     *("version", "generation", "variables", "now", "timers", "flights", "state", "phase", "steps_open"),
@@ -336,12 +354,12 @@ def _step_state(record: Mapping[str, Any]) -> _StepState:
 
 
 _CALL_NAMES = [field.name for field in fields(Call)]
-_KEY, _ARGUMENTS = _CALL_NAMES.index("key"), _CALL_NAMES.index("arguments")
+_KEY, _ARGUMENTS, _GUARD = map(_CALL_NAMES.index, ("key", "arguments", "guard"))
 _call_values = attrgetter(*_CALL_NAMES)
 
 
-def _with_own_values(call: Call, key: str, own_arguments: Mapping[str, Any]) -> Call:
-    """The call with another key and other arguments; `replace` takes three times as long."""
+def _with_own_values(call: Call, key: str, own_arguments: Mapping[str, Any], guard: GuardSpec | None) -> Call:
+    """The call with another key, other arguments and guard; `replace` takes three times as long."""
     values = list(_call_values(call))
-    values[_KEY], values[_ARGUMENTS] = key, own_arguments
+    values[_KEY], values[_ARGUMENTS], values[_GUARD] = key, own_arguments, guard
     return Call(*values)

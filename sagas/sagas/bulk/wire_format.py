@@ -26,6 +26,9 @@ from sagas.protocol.payloads import (
 )
 from sagas.text.exact_json import decode_json, encode_json
 
+_OWN_IN_GUARD = ("known_done", "confirmed", "forward_hash", "room")
+"""The fields of the guard's part in which the calls of a chunk may differ."""
+
 
 def encode_chunk(calls: Sequence[ChunkCall], saga: str) -> dict[str, Any]:
     """The argument of the chunk's activity: what the calls have in common, and an item for each.
@@ -85,6 +88,8 @@ def _encode_item(item: ChunkCall, first: Call, shared: Mapping[str, Any]) -> lis
         differences["known_done"] = True
     if guard.forward_hash is not None:
         differences["forward_hash"] = guard.forward_hash
+    if first.guard is not None and guard.room != first.guard.room:
+        differences["room"] = guard.room
     if guard.confirmed is not None:
         differences["confirmed"] = encode_guard(guard)["confirmed"]
     if call.sensitive_texts:
@@ -109,7 +114,7 @@ def decode_chunk(request: Mapping[str, Any], ledger: str = "") -> list[Invocatio
     for saga_id, arguments, *more in request["items"]:
         differences = more[0] if more else {}
         generation, entry = differences.get("generation", 1), differences.get("entry", request["entry"])
-        own = {name: differences[name] for name in ("known_done", "confirmed", "forward_hash") if name in differences}
+        own = {name: differences[name] for name in _OWN_IN_GUARD if name in differences}
         invocations.append(
             Invocation(
                 action=request["action"],

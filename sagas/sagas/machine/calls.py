@@ -12,7 +12,15 @@ from typing import Any, Literal
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.spark import DISCARD, REVERT
 from sagas.definition.model import Operation, Retry, StepDefinition, is_read, remaining_retry
-from sagas.machine import attempt_counts, builtin_actions, corrected_probes, corrections, image_scopes, retries
+from sagas.machine import (
+    attempt_counts,
+    builtin_actions,
+    corrected_probes,
+    corrections,
+    image_scopes,
+    result_rooms,
+    retries,
+)
 from sagas.machine.compensations import current_alternate
 from sagas.machine.earlier.doubts import believed_promises
 from sagas.machine.expressions import arguments, evaluation, expression_fields
@@ -40,6 +48,8 @@ def send_call(
 ) -> None:
     """Send a call and register its flight. Raises DefinitionError when the arguments cannot be evaluated."""
     flight = Flight(_call_id(entry, kind), "call", entry.id, kind, run.now, purpose)
+    if kind == "do":
+        result_rooms.reserve(run, entry)
     call = build_call(run, entry, flight)
     run.start_flight(flight.id, "call", entry, kind, purpose, background=background)
     run.emit(call)
@@ -119,7 +129,8 @@ def _forward_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
 
 def _forward_guard(run: SagaRun, entry: Entry, operation: Operation) -> GuardSpec:
     scope = image_scopes.undo_scope(run, entry) if operation.images else ""
-    return GuardSpec(_required_connection(operation), holds=operation.holds, images=operation.images, undo_scope=scope)
+    connection, room = _required_connection(operation), run.result_rooms.get(entry.id)
+    return GuardSpec(connection, holds=operation.holds, images=operation.images, undo_scope=scope, room=room)
 
 
 def _probe_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:

@@ -14,6 +14,7 @@ from sagas.machine import (
     commit,
     corrections,
     failure_reasons,
+    result_rooms,
     retries,
     standing_pauses,
     state_budget,
@@ -168,6 +169,7 @@ def entry_settled(run: SagaRun, entry: Entry, ok: bool) -> None:
     """Count a finished entry, start the next item, and settle the step when all its items are done."""
     record = run.record(entry)
     record.running -= 1
+    run.result_rooms.pop(entry.id, None)
     if not ok:
         record.stopped = True
         return
@@ -256,12 +258,14 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     """Handle the end of a forward call: merge its outcome into the entry's, then continue by phase and outcome."""
     step = run.step(entry)
     outcome, attempts = row_locks.after_wait(run, entry, outcome, attempts)
+    outcome = result_rooms.attempt_refused(run, entry, outcome)
     single = retries.is_single_attempt(step)
     before = entry.min_attempts
     is_repeated = outcome.kind == "unknown" and attempts == 1 and retries.is_first_of_more_attempts(step, before)
     _record_attempt(run, entry, outcome, attempts)
     doubted = outcomes.is_doubted(step.do, outcome, entry.outcome)
     had_no_effect = retries.is_to_be_repeated(run, entry, outcome)
+    result_rooms.attempt_ended(run, entry)
     is_local = step.execution == "local"
     if outcome.kind == "done":
         mark_done(run, entry, outcome.result)
@@ -277,6 +281,8 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         _uncounted_attempt_ended(run, entry, outcome)
     elif outcome.park_reason is not None:
         run.park(entry, "do", outcome.park_reason)
+    elif result_rooms.fits_later(run, entry, outcome) and run.pending_cause is None:
+        result_rooms.try_again(run, entry)
     elif is_repeated and run.pending_cause is None and retries.may_retry(run, entry):
         retries.schedule_retry(run, entry, outcome.retry_after or backoff(step.do.retry, entry.min_attempts))
     elif is_local and had_no_effect and run.pending_cause is None:
@@ -419,7 +425,7 @@ def roll_back_late(run: SagaRun, entry: Entry) -> None:
 def mark_done(run: SagaRun, entry: Entry, result: object) -> None:
     """Mark the entry as done: its effect exists exactly once."""
     step = run.step(entry)
-    entry.result, run.kept_bytes = state_budget.fit_into_budget(run.kept_bytes, result)
+    result_rooms.keep_result(run, entry, result)
     entry.outcome, entry.error = "done", None
     entry.state, entry.ended_at, entry.failure_kind = "DONE", run.now, "done"
     entry.resolved = False

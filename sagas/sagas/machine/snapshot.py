@@ -110,6 +110,8 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         "steps": [pack_record(record) for record in run.steps.values()],
     }
     data["kept_bytes"] = run.kept_bytes
+    if run.result_rooms:
+        data["result_rooms"] = dict(run.result_rooms)
     if run.savepoint is not None:
         data["savepoint"] = run.savepoint
     if run.finished_by is not None:
@@ -173,6 +175,7 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
     run.root_start = data.get("root_start", "")
     run.now = float(data["now"])
     run.kept_bytes = data["kept_bytes"]
+    run.result_rooms = dict(data.get("result_rooms", {}))
     run.savepoint = data.get("savepoint")
     run.finished_by = data.get("finished_by")
     run.notifications = list(data.get("notifications", ()))

@@ -75,12 +75,12 @@ class Entry:
     ``min_attempts`` is a lower bound of the attempts of this generation, ``attempts`` the total (None: unknown).
     ``failure_kind`` is the kind of the last attempt's own outcome, or ``definition``. ``resolved``: the forward action
     has no effect and will have none. ``looked_up``: a rollback need not look up the effect again. ``retry_baseline``
-    (attempts) and ``retry_baseline_at`` (time): what came before no longer counts after an operator's retry; an
-    attempt that a circuit breaker does not charge is one of them. ``uncounted``: consecutive attempts that the retry
-    policy did not count. ``row_locked_at``: since when rows of another saga are in
-    the way. ``failure_ignored``: dependants run as if the step had not run. ``decision``: an operator's decision that
-    is not carried out yet. ``ahead``: this run has not come to it, see :mod:`sagas.machine.earlier.unknown_steps`;
-    nor to one that is ``taken_over`` from an earlier run.
+    (attempts) and ``retry_baseline_at`` (time): what came before no longer counts after an operator's retry; an attempt
+    that a circuit breaker does not charge is one of them. ``uncounted``: consecutive attempts that the retry policy did
+    not count. ``row_locked_at``: since when rows of another saga are in the way. ``result_size``: the compressed bytes
+    of a result that was too large for its call. ``failure_ignored``: dependants run as if the step had not run.
+    ``decision``: an operator's decision that is not carried out yet. ``ahead``: this run has not come to it, see
+    :mod:`sagas.machine.earlier.unknown_steps`; nor to one that is ``taken_over`` from an earlier run.
     """
 
     id: str
@@ -99,6 +99,7 @@ class Entry:
     retry_baseline_at: float | None = None
     uncounted: int = 0
     row_locked_at: float | None = None
+    result_size: int = 0
     arguments: dict[str, Any] | None = None
     override: dict[str, Any] | None = None
     started_at: float | None = None
@@ -245,7 +246,9 @@ class SagaRun:
         self.undoing_finished = False
         self.output: Any = None
         self.kept_bytes = 0
-        """The part of the state budget in use, in estimated compressed bytes (arguments.py)."""
+        """The part of the state budget in use, in estimated compressed bytes."""
+        self.result_rooms: dict[str, int] = {}
+        """What calls in flight are promised of the rest, by entry id; see :mod:`sagas.machine.result_rooms`."""
 
         self.steps: dict[str, StepRecord] = {
             step.id: StepRecord(step.id, needs_open=len(step.needs)) for step in definition.steps

@@ -7,41 +7,46 @@ worker must come to the same decision. Integer arithmetic only, for the same rea
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
+from sagas.protocol.result_room import ALWAYS_KEPT, estimated_size
 from sagas.protocol.size_limits import omitted
 from sagas.text.exact_json import encode_json
 
 STATE_BUDGET = 3 * 512 * 1024
 """Compressed bytes for the input, the lists of all for_each and all results together (1.5 MiB)."""
 
-ALWAYS_KEPT = 64
-"""Bytes of JSON up to which a value is always stored, because a placeholder would save nothing."""
+PARTS = 16
+"""A call that others may run in parallel to is promised one part of so many of what is left."""
+
+_ROUNDED_FROM = 64 * 1024
+_ROUNDED_TO = 4 * 1024
+"""Large rooms are rounded down, so that most sagas of a bulk workflow promise the same."""
 
 
-def estimated_size(data: bytes) -> int:
-    """An upper estimate of the compressed size of ``data``, in bytes.
-
-    Shannon's code (1948): a byte with relative frequency p takes ⌈log2 1/p⌉ bits. A real compressor also finds
-    repetitions, so it needs less.
-    """
-    total = len(data)
-    bits = sum(count * (-(-total // count) - 1).bit_length() for count in Counter(data).values())
-    return -(-bits // 8)
+def room_left(used: int, promised: int = 0) -> int:
+    """Compressed bytes that are left, beside those that calls in flight are promised for their results."""
+    return max(0, STATE_BUDGET - used - promised)
 
 
-def fit_into_budget(used: int, value: Any) -> tuple[Any, int]:
-    """Return the value to store and the new total of the budget in use.
+def room_of_call(used: int, promised: int, *, alone: bool) -> int:
+    """The room that a guarded call is promised for its result. ``alone``: nothing can run in parallel to it."""
+    left = room_left(used, promised)
+    room = left if alone else left // PARTS
+    return room - room % _ROUNDED_TO if room >= _ROUNDED_FROM else room
+
+
+def fit_into_budget(used: int, value: Any, room: int) -> tuple[Any, int]:
+    """Return the value to store and the new total of the budget in use. ``room``: compressed bytes that it may take.
 
     A value that does not fit becomes ``{"omitted": "size", "bytes": n}``, where n is its size as JSON. The step is
-    still DONE: its effect exists, and the guard of a guarded step keeps the result.
+    still DONE: its effect exists.
     """
     text = encode_json(value)
     if len(text) <= ALWAYS_KEPT:
         return value, used + len(text)
     more = estimated_size(text)
-    if used + more <= STATE_BUDGET:
+    if more <= room:
         return value, used + more
     return omitted(len(text)), used + ALWAYS_KEPT
 

@@ -221,6 +221,7 @@ class GuardSpec:
     ``undo_scope``: see :mod:`sagas.protocol.undo_scopes`. ``undone_steps``: only these steps are sure to be undone
     together with this one; None if the whole saga is.
     ``forward_hash``: :func:`sagas.protocol.payloads.arguments_hash` of the effect to undo; None: whatever they were.
+    ``room``: see :mod:`sagas.protocol.result_room`; None: no limit but those of a single result.
     """
 
     connection: str
@@ -233,6 +234,7 @@ class GuardSpec:
     undo_scope: str = ""
     undone_steps: tuple[str, ...] | None = None
     forward_hash: str | None = None
+    room: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

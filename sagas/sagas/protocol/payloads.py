@@ -270,6 +270,8 @@ def encode_guard(guard: GuardSpec) -> dict[str, Any]:
         data["undone_steps"] = list(guard.undone_steps)
     if guard.forward_hash is not None:
         data["forward_hash"] = guard.forward_hash
+    if guard.room is not None:
+        data["room"] = guard.room
     return data
 
 
@@ -289,6 +291,7 @@ def decode_guard(data: Mapping[str, Any]) -> GuardSpec:
         undo_scope=data.get("undo_scope", ""),
         undone_steps=None if undone_steps is None else tuple(undone_steps),
         forward_hash=data.get("forward_hash"),
+        room=data.get("room"),
     )
 
 

@@ -13,9 +13,12 @@ from typing import Any
 from sagas.definition.checks.probes import can_answer
 from sagas.definition.model import Definition, StepDefinition, is_read
 from sagas.definition.parser.operation_builder import has_reply_probe
+from sagas.errors import DefiniteFailure
 from sagas.protocol.messages import Call
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.result_room import require_room
 from sagas.protocol.saga_view import ResidueView, SagaView
+from sagas.text.exact_json import encode_json
 
 Key = tuple[str, str, int]
 """Saga id, entry id, generation."""
@@ -103,6 +106,12 @@ class Participants:
             return failed_outcome("unknown", call)
         if outcome in ("rejected", "failed", "unknown"):
             return failed_outcome(outcome, call)
+        if call.guard is not None and call.guard.room is not None:
+            try:
+                require_room(encode_json(result), call.guard.room)
+            except DefiniteFailure as error:  # as its guard does
+                failure = Failure(error.type, str(error), error.details)
+                return Outcome("failed", failure=failure, attempt=1, retryable=False)
         effect.done, effect.result = True, result
         if outcome == "crash after effect" and not repeated:
             return Outcome("unknown", failure=Failure("Timeout", "no response"), retryable=False)

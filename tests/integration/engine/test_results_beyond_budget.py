@@ -1,25 +1,24 @@
-"""Results that exceed the budget of a saga are never data, whatever the database is told to do with them."""
+"""Unguarded results that exceed the budget of a saga are never data, whatever a database is told to do with them."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from saga_activities.connections import open_engine
 from saga_activities.guard.schema import create_tables
+from sagas import Step, action
 from sagas.machine import state_budget
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.new_databases import new_url
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import GRACE
 
-READ = "select md5(i::text) as h from generate_series(1, 600) i"
-FULL = "".join(
-    f"  - {{id: r{n}, uses: sql, effect: none, with: {{connection: shop, run: '{READ}'}}}}\n" for n in (1, 2, 3)
-)
-PRICE = "select 125 as total, 'x' as error, string_agg(md5(i::text), '') as h from generate_series(1, 600) i"
+FULL = "".join(f"  - {{id: r{n}, uses: omitted.rows, effect: none}}\n" for n in (1, 2, 3))
 BOOK = """  - id: book
     uses: sql
     with:
@@ -41,8 +40,21 @@ USES = {
 }
 
 
+HASHES = [hashlib.sha256(str(number).encode()).hexdigest()[:32] for number in range(1, 601)]
+
+
+@action("omitted.rows")
+async def rows_of_hashes(step: Step) -> list[dict[str, Any]]:
+    return [{"h": text} for text in HASHES]
+
+
+@action("omitted.price")
+async def price_with_hashes(step: Step) -> list[dict[str, Any]]:
+    return [{"total": 125, "error": "x", "h": "".join(HASHES)}]
+
+
 def definition(name: str, uses: str) -> str:
-    price = f'  - {{id: p3, uses: sql, effect: none, with: {{connection: shop, run: "{PRICE}"}}}}\n'
+    price = "  - {id: p3, uses: omitted.price, effect: none}\n"
     return f"saga: omitted-{name}\nsteps:\n{TAKE}{FULL}{price}{BOOK.format(n=uses)}"
 
 
@@ -65,7 +77,13 @@ async def test_no_effect_is_made_with_a_result_that_was_not_kept(
         await connection.exec_driver_sql("create table omitted_sum (id varchar(99), n numeric)")
     definitions = {f"omitted-{name}": definition(name, uses) for name, uses in USES.items()}
     definitions |= {"omitted-child": CHILD, "omitted-parent": PARENT}
-    project = make_project(tmp_path / "project", definitions, [], address=temporal.address, connections={"shop": url})
+    project = make_project(
+        tmp_path / "project",
+        definitions,
+        [rows_of_hashes, price_with_hashes],
+        address=temporal.address,
+        connections={"shop": url},
+    )
     async with running_worker(project, grace=GRACE) as client:
         sagas = [await client.start(f"omitted-{name}", {}, id=f"omitted-result-{name}") for name in (*USES, "parent")]
         *stories, parent = await asyncio.gather(*(finished(client, saga.id) for saga in sagas))

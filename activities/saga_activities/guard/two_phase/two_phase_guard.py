@@ -72,9 +72,13 @@ class TwoPhaseGuard:
         scheduled_at: float,
         deadline: float,
         origin: str | None = None,
+        room: int | None = None,
     ) -> Outcome:
-        """Prepare the effect of ``body`` once; later attempts get its stored result. ``origin`` is stored with it."""
-        return await _as_outcome(self._do(entry_key, arguments_hash, body, origin, scheduled_at, deadline))
+        """Prepare the effect of ``body`` once; later attempts get its stored result. ``origin`` is stored with it.
+
+        ``room``: see :mod:`sagas.protocol.result_room`.
+        """
+        return await _as_outcome(self._do(entry_key, arguments_hash, body, origin, room, scheduled_at, deadline))
 
     async def confirm(
         self, entry_key: EntryKey, *, scheduled_at: float, deadline: float, origin: str | None = None
@@ -136,6 +140,7 @@ class TwoPhaseGuard:
         args_hash: str | None,
         body: GuardedBody,
         origin: str | None,
+        room: int | None,
         scheduled_at: float,
         deadline: float,
     ) -> Outcome:
@@ -171,7 +176,7 @@ class TwoPhaseGuard:
                 return ScriptResult(stored)
             if not rules.may_prepare(rows, run) or not await tx.insert(rules.COMMITTED, "do"):
                 raise InfrastructureError("a later attempt of this step has taken over")
-            result = result_codec.encode(await body(tx.sql))
+            result = result_codec.encode(await body(tx.sql), room)
             outcome = Outcome.done(result_codec.decode(result), attempt=None)
             return ScriptResult(outcome, commit=True, row_write=RowWrite("do", result))
 

@@ -113,6 +113,7 @@ class ExecutionPlan:
             CALLBACK in (call.with_ or {}) for step in definition.steps for call in step.operations
         )
         self._templates: dict[tuple[str, ...], Template] = {}
+        self._alone: set[str] | None = None
         self.to_confirm = [s.id for s in definition.steps if s.confirm is not None and not self.runs_after_commit(s.id)]
 
     def sensitive_texts(self, input: Any) -> tuple[str, ...]:
@@ -137,6 +138,24 @@ class ExecutionPlan:
                 ancestors.add(step)
                 open_.extend(self.dependants[step])
         return ancestors
+
+    def is_alone(self, step: str) -> bool:
+        """True for a step to which no other one can run in parallel: each is before it or after it."""
+        if self._alone is None:
+            self._alone = self._steps_alone()
+        return step in self._alone
+
+    def _steps_alone(self) -> set[str]:
+        before: dict[str, int] = {}
+        after = dict.fromkeys(self.steps, 0)
+        for id, step in self.steps.items():  # in topological order
+            before[id] = 0
+            for need in step.needs:
+                before[id] |= before.get(need, 0) | 1 << self.order[need]
+        for id in reversed(self.steps):
+            for need in self.steps[id].needs:
+                after[need] |= after[id] | 1 << self.order[id]
+        return {id for id in self.steps if (before[id] | after[id]).bit_count() == len(self.steps) - 1}
 
     def compiled_template(self, path: tuple[str, ...], value: Any) -> Template:
         """The compiled template at this path of the definition, cached. Raises ExpressionError."""

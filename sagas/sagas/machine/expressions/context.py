@@ -13,6 +13,7 @@ from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.machine.state import Entry, SagaRun, StepRecord
 from sagas.machine.state_budget import STATE_BUDGET
 from sagas.protocol.payloads import idempotency_key, input_digest
+from sagas.protocol.result_room import RETURN_LESS
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, is_omitted, measure
 
 
@@ -76,10 +77,7 @@ def readable_result(id: str, result: Any) -> Any:
         return result
     if "reason" in result:
         return OmittedValue(f"the result of {id} cannot be used: {result['reason']}")
-    return OmittedValue(
-        f"the result of {id} was not kept: {_passed_limit(result)}; return fewer columns or rows, or write them to a"
-        " table or a file and return a reference to it"
-    )
+    return OmittedValue(f"the result of {id} was not kept: {_passed_limit(result)}; {RETURN_LESS}")
 
 
 def _passed_limit(placeholder: Mapping[str, Any]) -> str:

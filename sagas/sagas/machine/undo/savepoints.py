@@ -117,5 +117,6 @@ def _reset_step(run: SagaRun, id: str, followers: set[str]) -> None:
     generation = max((entry.generation for entry in old.entries), default=old.generation - 1) + 1
     for entry in old.entries:
         run.children.pop(entry.id, None)
+        run.result_rooms.pop(entry.id, None)
     needs_open = sum(need in followers for need in run.plan.steps[id].needs)
     run.steps[id] = StepRecord(id, needs_open=needs_open, generation=generation)

@@ -9,7 +9,7 @@ happened unless the test scripts it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from sagas.definition.model import Compensation, Definition, Operation, Probe, Retry, StepDefinition
 from sagas.machine.machine import Machine
@@ -115,7 +115,7 @@ class MachineDriver:
     def start(self) -> MachineDriver:
         return self.feed(Started(self.now))
 
-    def run(self, until: float | None = None, steps: int = 2000) -> MachineDriver:
+    def run(self, until: float | None = None, steps: int = 2000) -> Self:
         """Start, and let timers fire until the saga is over or parked, or only what is held is left."""
         if self.machine.view().started_at is None:
             self.start()
