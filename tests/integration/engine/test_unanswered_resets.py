@@ -9,6 +9,9 @@ from temporalio.api.workflowservice.v1 import RespondActivityTaskCompletedByIdRe
 
 from saga_workers.client import Client
 from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.stuck.stuck_view import read_view_with_stuck
+from saga_workers.views.saga_list import SagaFilter
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import RESET_ACTIVITY
 from tests.helpers import eager_start
@@ -42,6 +45,13 @@ async def _waits(client: Client, id: str) -> bool:
     return any(row["id"] == "go" and row["state"] == "RUNNING" for row in (await client.show(id))["steps"])
 
 
+async def _asks(client: Client, id: str) -> str | None:
+    """The id of the activity that looks up what the saga had done."""
+    described = await handle(client, id).describe()
+    asked = described.raw_description.pending_activities
+    return next((each.activity_id for each in asked if each.activity_type.name == RESET_ACTIVITY), None)
+
+
 async def test_a_step_made_before_a_reset_is_undone(env: Environment) -> None:
     """No guard knows the step, and the run of the reset begins before it: undone from its state, it would stay."""
     client, id, tasks = await _two_steps(env)
@@ -57,15 +67,10 @@ async def test_an_answer_of_a_stranger_to_a_reset_does_not_count(env: Environmen
     async with env.again(no_remote_activities=True) as client:
         await reset_run(client.temporal, id, tasks[1])
 
-        async def is_asked() -> str | None:
-            described = await handle(client, id).describe()
-            asked = described.raw_description.pending_activities
-            return next((each.activity_id for each in asked if each.activity_type.name == RESET_ACTIVITY), None)
-
         forged = RespondActivityTaskCompletedByIdRequest(
             namespace=client.temporal.namespace,
             workflow_id=id,
-            activity_id=await until(is_asked),
+            activity_id=await until(lambda: _asks(client, id)),
             result=Payloads(payloads=[eager_start.json_payload({})]),
         )
         await client.temporal.workflow_service.respond_activity_task_completed_by_id(forged)
@@ -83,3 +88,22 @@ async def _check_refusal(env: Environment, client: Client, id: str, first_task: 
     await client.cancel(id)
     assert (await finished(client, id))["state"] == "COMPENSATED"
     assert {"undo a", "undo b"} <= set(env.log())
+
+
+async def test_a_run_that_has_not_looked_back_is_shown_as_stuck(env: Environment) -> None:
+    """Its own state has no step that has begun, and a refused `saga resume` does not end the saga."""
+    _, id, tasks = await _two_steps(env)
+    async with env.again(no_remote_activities=True) as client:
+        await reset_run(client.temporal, id, tasks[0])
+        await until(lambda: _asks(client, id))
+        await handle(client, id).terminate("before it has looked back")
+    async with env.again() as client:
+        for _ in range(2):
+            told = " ".join((await read_view_with_stuck(client.locator, id)).stuck or ())
+            assert "temporal workflow reset" in told
+            listed = [view async for view in list_stuck(client.locator, SagaFilter(saga="line"), limit=100)]
+            assert id in [view.id for view in listed]
+            with pytest.raises(RefusedError, match="closed before it had looked up") as refused:
+                await continue_saga(client.locator, id, "anna")
+            assert "temporal workflow reset" in (refused.value.help or "")
+        await _check_refusal(env, client, id, tasks[0])

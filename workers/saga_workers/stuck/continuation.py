@@ -26,6 +26,7 @@ from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.machine_query import query_machine, verifying_keys
 from saga_workers.temporal.saga_runs import closed_before_begun
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
+from saga_workers.temporal.unanswered_resets import require_answered_reset
 from saga_workers.views.bulk_view import BULK_DELETED
 from saga_workers.views.run_facts import close_reason
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
@@ -64,6 +65,7 @@ async def continue_saga(locator: Locator, saga_id: str, who: str, reason: str = 
             help="if it is a saga of another project, continue it there",
         )
     await require_uncounted(locator, run)
+    await require_answered_reset(locator.temporal, run, locator.keys)
     closed = (await close_reason(locator.temporal, run)).message or "" if run.ended_from_outside else ""
     return await _start_undo(within_temporal, run, run.id, run.workflow_type, who, reason, closed)
 

@@ -31,10 +31,11 @@ async def kept_locks(locator: Locator, settings: Settings, saga_id: str) -> Kept
         if view.is_unverified:
             return KeptLocks(f"it is {view.state} {view.incomplete}", saga_command("show", saga_id))
         described = location.undo or location.run
-        is_open = has_open_effects(view)
-        if is_open and described is not None:  # a step that only reads, or waits, has none
-            is_open = await terminated_saga(within_temporal, described.run, view) is not None
-        if is_open:
+        if described is not None:  # a step that only reads, or waits, has no effects
+            left = await terminated_saga(within_temporal, described.run, view)
+            if left is not None:
+                return KeptLocks(_STILL_THERE, left.command)
+        elif has_open_effects(view):
             return KeptLocks(_STILL_THERE, saga_command("resume", saga_id))
     lost = await find_lost(locator, settings, saga_id, suspects=[saga_id])  # another saga may have the id now
     return KeptLocks(_STILL_THERE, lost[0].command) if lost else None

@@ -17,6 +17,7 @@ from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
+from saga_workers.temporal.unanswered_resets import THEN_LOOKS_BACK, closed_before_answer
 from saga_workers.views.saga_view import read_view
 from sagas.definition.times import format_timestamp
 from sagas.protocol.origin import same_start
@@ -24,7 +25,7 @@ from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import OVER, SagaView, StepView
 from sagas.settings import Settings
 from sagas.text.continuation_words import CANCEL_BEFORE
-from sagas.text.shell import saga_command
+from sagas.text.shell import reset_command, saga_command
 
 if TYPE_CHECKING:
     from saga_workers.location.traces import RecordedEffect
@@ -54,7 +55,7 @@ class OpenSaga:
     the run that has its id, in words, if it is one of another workflow, or why it cannot be read; ``is_held``: it is
     open, and has the ``held`` id. ``view``: that of an interrupted undo. ``may_have_ended``: nobody knows whether it
     had ended, so that its effects may be meant to stay. ``resume``: its `saga resume` with the options that it needs,
-    empty without any; ``then``: what a person does after that.
+    empty without any, or the reset that has to come first; ``then``: what a person does after that.
     """
 
     saga_id: str
@@ -172,7 +173,8 @@ def verdict_of(location: Location) -> Verdict | None:
     """The verdict about a saga that lives there: ``deleted`` holds only if its effects are open, see
     :func:`lost_saga`. None: a run of it is open, or it has ended.
     """
-    undo, member, row = location.undo, location.member, location.row
+    member, row = location.member, location.row
+    undo = None if location.undo is None or location.undo.never_accepted else location.undo
     if location.open_run is not None or location.kind == "in bulk":
         return None
     if undo is not None and not undo.run.ended_from_outside:
@@ -327,9 +329,17 @@ async def terminated_saga(locator: Locator, run: RunInfo, view: SagaView) -> Ope
     """The saga with this view, if its ``run``, or that of its undo, was closed from outside and left effects; None for
     a nested one that its parent has as done.
     """
-    if not has_open_effects(view) or await has_counting_parent(locator, run):
+    if view.state != "TERMINATED":
         return None
     saga_id = run.id.removesuffix(UNDO_SUFFIX)
+    if await closed_before_answer(locator.temporal, run, locator.keys):
+        if await has_counting_parent(locator, run):
+            return None
+        unknown = ("unknown effects: a reset has made its run, which was closed before it had looked them up",)
+        reset = reset_command(run.id)
+        return OpenSaga(saga_id, "terminated", view.saga, unknown, THEN_LOOKS_BACK, resume=reset)
+    if not has_open_effects(view) or await has_counting_parent(locator, run):
+        return None
     if not view.steps:
         unknown = f"unknown effects: {view.incomplete or 'it cannot be queried'}"
         outcome = "undoes them before the commit point, and finishes the saga after it"

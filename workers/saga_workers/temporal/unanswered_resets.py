@@ -20,18 +20,27 @@ from sagas.text.shell import reset_command
 
 _RESET = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
 
+THEN_LOOKS_BACK = f"makes a run that looks it up; {CANCEL_BEFORE}"
+"""The effect of the reset that is advised for a run which was closed before its own was answered."""
+
 
 async def require_answered_reset(temporal: Temporal, run: RunInfo, keys: SigningKeys | None) -> None:
     """Raise RefusedError if the run was closed before its last reset was answered by a worker of the project.
 
     ``keys``: those with which answers are verified; None if the project accepts anything.
     """
-    if not run.ended_from_outside or not await _is_unanswered(temporal, run, keys):
+    if not await closed_before_answer(temporal, run, keys):
         return
     raise RefusedError(
         f"the run of {run.id}, which a reset has made, was closed before it had looked up what the saga had done",
-        help=f"{reset_command(run.id)}    makes a run that looks it up; {CANCEL_BEFORE}",
+        help=f"{reset_command(run.id)}    {THEN_LOOKS_BACK}",
     )
+
+
+async def closed_before_answer(temporal: Temporal, run: RunInfo, keys: SigningKeys | None) -> bool:
+    """True if the run was closed from outside before its last reset was answered. ``keys``: as above."""
+    was_reset = run.raw.first_run_id not in ("", run.run_id)
+    return was_reset and run.ended_from_outside and await _is_unanswered(temporal, run, keys)
 
 
 async def _is_unanswered(temporal: Temporal, run: RunInfo, keys: SigningKeys | None) -> bool:
