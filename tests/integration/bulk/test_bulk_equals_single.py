@@ -56,7 +56,7 @@ def write_project(folder: Path, address: str, url: str, seed: int, *, parallel: 
 @pytest.mark.parametrize(
     ("seed", "count", "parallel"),
     [
-        (3, 12, False),
+        (3, 6, False),
         *(pytest.param(seed, 40, False, marks=pytest.mark.slow) for seed in range(20, 30)),
         *(pytest.param(seed, 40, True, marks=pytest.mark.slow) for seed in (40, 42, 44, 45, 47, 48)),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from saga_workers.client import Client
 from saga_workers.deploy.deploy_check import DeployCheck, check_deploy
 from saga_workers.start.start_requests import BulkRow
@@ -17,6 +19,7 @@ from tests.integration.bulk.conftest import Bank
 UNDO = "first, compensate: there is no action bank.forget"
 
 
+@pytest.mark.slow
 async def test_sagas_of_a_bulk_workflow(bank_project: tuple[Project, str], tmp_path: Path) -> None:
     project, url = bank_project
     ids = [f"{tmp_path.name}-{number}" for number in (1, 2)]

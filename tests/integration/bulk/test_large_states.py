@@ -103,6 +103,7 @@ async def test_the_end_of_a_large_saga_is_recorded_without_its_machine(
         await client.close()
 
 
+@pytest.mark.slow
 async def test_a_saga_whose_steps_take_one_large_document_leaves_and_can_be_undone(
     large_project: tuple[Project, str],
 ) -> None:

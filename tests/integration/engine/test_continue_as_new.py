@@ -201,6 +201,7 @@ async def test_what_arrives_in_the_task_that_continues_as_new_is_not_lost(env: E
         assert env.log() == ["do a", "undo a"]
 
 
+@pytest.mark.slow
 async def test_a_long_call_does_not_stop_the_other_branch(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run waits for the call only for a while, and continues as new once the call has ended."""
     monkeypatch.setattr(history_drain, "MAX_DRAIN", timedelta(milliseconds=200))

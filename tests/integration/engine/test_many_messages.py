@@ -66,6 +66,7 @@ async def env(early_server: TemporalServer, tmp_path: Path) -> AsyncIterator[Env
     await environment.engine.dispose()
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("message", ["pause", "cancel", "unreadable signal", "encrypted signal", "report"])
 async def test_messages_that_change_nothing_continue_the_run(env: Environment, message: str) -> None:
     env.plan["do b"] = [Rejected("ask somebody"), "done"]

@@ -111,6 +111,7 @@ async def test_a_nested_saga_that_has_a_run_is_not_asked_about(env: Environment,
     assert await goods(bank, sku) == [(4, 0), (5, 0)]
 
 
+@pytest.mark.slow
 async def test_the_items_that_have_runs_are_not_asked_about(env: Environment, bank: AsyncEngine) -> None:
     skus = [await add_goods(bank) for _ in range(2)]
     each = OUTER.replace("NOTE", "book").replace("NAME", "purged-inner")
@@ -127,6 +128,7 @@ async def test_the_items_that_have_runs_are_not_asked_about(env: Environment, ba
     assert [await goods(bank, sku) for sku in skus] == [[(4, 0), (5, 0)]] * 2
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("decision", ["done", "compensate"])
 async def test_a_nested_saga_with_a_computed_name_asks_itself(
     env: Environment, bank: AsyncEngine, decision: str

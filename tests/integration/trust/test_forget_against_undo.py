@@ -70,6 +70,7 @@ async def completed(client: Client, order: str) -> str:
     return saga_id
 
 
+@pytest.mark.slow
 async def test_either_the_undo_or_the_forget_is_refused(project: Project, tmp_path: Path, shop: str) -> None:
     (tmp_path / "orders.saga.yaml").write_text(STEPS.partition("  - {id: c,")[0])  # without the nested saga
     project = Project(load_settings(config=str(tmp_path / "saga.toml")))

@@ -15,6 +15,7 @@ from tests.helpers.waiting import until
 from tests.integration.trust.conftest import Shop
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("values", [[], ["accepted", "accepted"]])
 async def test_a_cancel_that_is_not_answered_with_one_value(shop: Shop, values: list[Any]) -> None:
     queue, id = shop.project.settings.temporal.task_queue, f"own-{uuid.uuid4()}"

@@ -82,6 +82,7 @@ def answer_one_task(address: str, queue: str) -> None:
         call(channel, "RespondActivityTaskFailed", data)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 async def test_a_failure_that_nobody_can_decode_hides_no_other_saga(temporal: TemporalServer, tmp_path: Path) -> None:
     queue = f"other-{uuid.uuid4()}"

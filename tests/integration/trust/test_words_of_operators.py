@@ -161,6 +161,7 @@ async def test_the_reason_of_a_pause(project: Project, tmp_path: Path, card: str
     assert [what for what, text in printed.items() if card in text] == []
 
 
+@pytest.mark.slow
 async def test_the_reason_of_a_cancel_that_no_worker_answers(project: Project, tmp_path: Path, card: str) -> None:
     async with await Client.connect(project) as client:
         with WorkerProcess("worker", tmp_path):

@@ -102,6 +102,7 @@ async def test_a_module_that_ends_its_process_costs_one_page(address: str, proje
         assert "no problems found" in (await client.get("/", params={"all": ""})).text
 
 
+@pytest.mark.slow
 async def test_a_definition_outside_of_the_project_is_checked_as_well(address: str, project: Path) -> None:
     elsewhere = project.parent / f"{project.name}-shared"
     elsewhere.mkdir()
@@ -116,6 +117,7 @@ async def test_a_definition_outside_of_the_project_is_checked_as_well(address: s
         assert (await client.get("/version", params={"file": str(elsewhere / "other.saga.yaml")})).text == "0"
 
 
+@pytest.mark.slow
 async def test_a_new_definition_is_listed(address: str, project: Path) -> None:
     async with httpx.AsyncClient(base_url=address.partition("/?")[0], timeout=60) as client:
         assert "second.saga.yaml" not in (await client.get("/", params={"all": ""})).text

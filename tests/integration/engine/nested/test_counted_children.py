@@ -23,6 +23,7 @@ from tests.integration.engine.nested.families import GO, begin_waiting_child, bo
 PARENT, CHILD = define_parent(book("z"), child="on_failure: park"), define_child(book("x"), GO, book("y"))
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("deleted", [False, True], ids=["terminated", "deleted"])
 async def test_nothing_of_it_is_undone_until_its_parent_is(env: Environment, deleted: bool) -> None:
     async with env.serving(PARENT, CHILD) as client:

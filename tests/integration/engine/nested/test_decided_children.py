@@ -29,6 +29,7 @@ OPEN = define_parent(GO, book("z"), child="on_failure: park")
 COMMITTED = define_parent(book("p", "pivot: true"), GO, book("z", "on_failure: park"), child="on_failure: park")
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("parent", [OPEN, COMMITTED], ids=["before the commit point", "past it"])
 async def test_it_stays_done(env: Environment, parent: str) -> None:
     async with env.serving(parent, CHILD) as client:

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from saga_workers.trigger import replies
 from saga_workers.trigger.retry import USUAL_ATTEMPTS
 from tests.helpers.kafka_broker import Broker
@@ -52,6 +54,7 @@ def _project(readers: Readers, broker: Broker, temporal: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 async def test_it_is_a_dead_letter_and_the_others_go_on(
     kafka: Broker, temporal: TemporalServer, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from tests.unit.engine.machine_properties.inputs.scenarios import RandomScenario
 from tests.unit.engine.machine_properties.inputs.strategies import make_case
 from tests.unit.engine.machine_properties.runner import Runner
 
-EXAMPLES = scaled(700, 20_000)
+EXAMPLES = scaled(400, 20_000)
 SEEN: Counter[str] = Counter()
 
 MUST_BE_SEEN = {
