@@ -462,9 +462,12 @@ def open_ledger(settings: Settings) -> RunLedger:
     def open() -> AsyncEngine:
         from saga_activities.connections import open_engine
         from saga_activities.guard.stored_values import stored_values_of
+        from saga_workers.runtime.lock_waits import limit_lock_waits
 
         values = stored_values_of(connection)
-        return open_engine(name, connection.url, _POOL_SIZE, connection.trusted_roles, values)
+        engine = open_engine(name, connection.url, _POOL_SIZE, connection.trusted_roles, values)
+        limit_lock_waits(engine)
+        return engine
 
     return RunLedger(name, open)
 

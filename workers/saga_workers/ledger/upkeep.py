@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger.retention import PurgeResult, maintain
 from saga_workers.runtime.database_access import driver_message
-from saga_workers.runtime.lock_waits import LockWatch, has_waited_too_long
+from saga_workers.runtime.lock_waits import LockWatch, has_waited_too_long, limit_lock_waits
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.server_time import ServerTime
 from sagas.errors import SagaError
@@ -60,6 +60,7 @@ async def maintain_ledger(
 async def _maintain(databases: DatabaseConnections, connection: str, retention: float, now: datetime) -> PurgeResult:
     """One round over a pool of its own: its limit for locks is not that of attempts."""
     engine = databases.separate_engine(connection, pool_size=2)  # one of them reads who holds a lock
+    limit_lock_waits(engine)
     watch = LockWatch(engine, connection, None)
     watch.statement = "the upkeep of the ledger"
     try:

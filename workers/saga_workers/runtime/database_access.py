@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from saga_activities.connections import missing_driver
 from saga_activities.foreign_rights import ForeignRights
-from saga_activities.guard.database_errors import concerns_engine_tables
+from saga_activities.guard.database_errors import concerns_engine_tables, is_lock_timeout
 from sagas.errors import SagaError
 from sagas.settings import SqlConnection
 from sagas.settings.masking import mask
@@ -42,6 +42,8 @@ def driver_message(error: BaseException) -> str:
     """The driver's message in one line, without SQLAlchemy's wrapping, the statement and credentials."""
     if isinstance(error, TimeoutError):
         return "it does not answer"
+    if is_lock_timeout(error):
+        return "a lock that another session holds was not granted in time"
     if isinstance(error, ForeignRights):
         return error.message
     if isinstance(error, ModuleNotFoundError):
@@ -67,6 +69,8 @@ def access_help(connection: SqlConnection, error: BaseException) -> str:
         return error.help
     if concerns_engine_tables(error):
         return "saga setup"
+    if is_lock_timeout(error):
+        return "wait until that session has ended, as a migration does, or end it, then run this again"
     if connection.embedded:
         return "saga dev up"
     setting = f"connections.{connection.name}.url"

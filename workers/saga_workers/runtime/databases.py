@@ -27,7 +27,7 @@ from saga_activities.session_settings import session_arguments
 from saga_activities.table_names import table_names
 from saga_spark import output_records
 from saga_workers.runtime.database_access import access_help, driver_errors, driver_message, unusable
-from saga_workers.runtime.lock_waits import LockWatch, has_waited_too_long
+from saga_workers.runtime.lock_waits import LockWatch, has_waited_too_long, limit_lock_waits
 from saga_workers.runtime.schema_file import apply_schema, schema_text
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, SqlConnection
@@ -110,7 +110,7 @@ def _exists(file: str) -> bool:
 
 
 def open_command_engine(connection: SqlConnection) -> AsyncEngine:
-    """A pool whose connections begin transactions themselves.
+    """A pool whose connections begin transactions themselves, and whose waits for locks are limited.
 
     Raises UsageError if the URL is invalid or its driver is not installed.
     """
@@ -122,6 +122,7 @@ def open_command_engine(connection: SqlConnection) -> AsyncEngine:
     if engine.dialect.name == "postgresql":
         cast_parameters(engine)
         make_commits_durable(engine)
+    limit_lock_waits(engine)
     return engine
 
 

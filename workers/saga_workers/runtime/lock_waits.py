@@ -1,4 +1,4 @@
-"""Waits for locks while tables of the engine are changed: ended after a time, and reported with who holds the lock."""
+"""Waits of commands for locks: ended after a time, and reported with who holds the lock while tables are changed."""
 
 from __future__ import annotations
 
@@ -57,8 +57,24 @@ _HELP = {
 }
 
 
+def limit_lock_waits(engine: AsyncEngine) -> None:
+    """Let a statement of any session of the engine fail that is not granted a lock in time, as a migration holds it.
+
+    See :func:`has_waited_too_long`.
+    """
+    statement = _limit(_family(engine))
+
+    def limit(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(statement)
+        cursor.close()
+        connection.commit()
+
+    event.listen(engine.sync_engine, "connect", limit)
+
+
 class LockWatch:
-    """Limits how long the sessions of an engine wait for locks, and reports whom they wait for.
+    """Reports whom the sessions of an engine wait for, which :func:`limit_lock_waits` limits.
 
     ``statement`` is the place of what is executed. Only PostgreSQL tells every user who holds a lock.
     """
@@ -70,7 +86,8 @@ class LockWatch:
         self._report = report or (lambda _: None)
         self._pids: list[int] = []
         self._blockers = ""
-        event.listen(engine.sync_engine, "connect", self._opened)
+        if engine.dialect.name == "postgresql":
+            event.listen(engine.sync_engine, "connect", self._opened)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -90,12 +107,7 @@ class LockWatch:
         )
 
     def _opened(self, connection: Any, _record: Any) -> None:
-        cursor = connection.cursor()
-        cursor.execute(_limit(_family(self._engine)))
-        cursor.close()
-        connection.commit()
-        if self._engine.dialect.name == "postgresql":
-            self._pids.append(connection.driver_connection.info.backend_pid)
+        self._pids.append(connection.driver_connection.info.backend_pid)
 
     async def _watch(self) -> None:
         place, waited = self.statement, 0.0
