@@ -117,7 +117,7 @@ class HappyPathSaga:
         self._saga: dict[str, Any] = {"id": saga_id}
         self._kept_bytes = 0
         self._rooms: dict[str, int] = {}
-        """What calls in flight are promised for their results, see :mod:`sagas.machine.result_rooms`."""
+        """The rest that calls in flight are promised for results, see :mod:`sagas.machine.result_rooms`."""
         self._origin: Origin | None = None
         self._values: dict[str, dict[str, Any]] = {}
         """The value of ``steps`` in expressions."""

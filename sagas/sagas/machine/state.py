@@ -248,7 +248,7 @@ class SagaRun:
         self.kept_bytes = 0
         """The part of the state budget in use, in estimated compressed bytes."""
         self.result_rooms: dict[str, int] = {}
-        """What calls in flight are promised of the rest, by entry id; see :mod:`sagas.machine.result_rooms`."""
+        """The rest that calls in flight are promised, by entry id; see :mod:`sagas.machine.result_rooms`."""
 
         self.steps: dict[str, StepRecord] = {
             step.id: StepRecord(step.id, needs_open=len(step.needs)) for step in definition.steps

@@ -20,7 +20,7 @@ ALWAYS_KEPT = 64
 """Bytes of JSON up to which a value is always stored, because a placeholder would save nothing."""
 
 RETURN_LESS = "return fewer columns or rows, or write them to a table or a file and return a reference to it"
-"""What to do about a result that is too large."""
+"""The advice about a result that is too large."""
 
 
 def estimated_size(data: bytes) -> int:

@@ -91,7 +91,7 @@ async def _check_refusal(env: Environment, client: Client, id: str, first_task: 
 
 
 async def test_a_run_that_has_not_looked_back_is_shown_as_stuck(env: Environment) -> None:
-    """Its own state has no step that has begun, and a refused `saga resume` does not end the saga."""
+    """The state of the reset run has no step that has begun, and a refused `saga resume` does not end the saga."""
     _, id, tasks = await _two_steps(env)
     async with env.again(no_remote_activities=True) as client:
         await reset_run(client.temporal, id, tasks[0])

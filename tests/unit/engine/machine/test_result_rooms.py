@@ -26,7 +26,7 @@ def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class GuardedDriver(MachineDriver):
-    """Its guards refuse a result beyond the room of the call, and ``committed`` has the entries of all others."""
+    """The guards refuse a result beyond the room of the call, and ``committed`` has the entries of all others."""
 
     def __init__(self, definition: Definition, input: Any = None, answers: Any = None, **more: Any) -> None:
         super().__init__(definition, input, answers, **more)
@@ -84,7 +84,7 @@ def test_results_that_fit_together_are_all_kept_however_they_overlap(at_once: in
 
 
 def test_one_large_result_gets_all_that_is_left_after_the_calls_beside_it() -> None:
-    """It is refused first, because the other calls might need their part, and waits until they have ended."""
+    """The call is refused first, because the other calls might need their part, and waits until they have ended."""
     large = step("a")
     definition = saga(large, step("b"), step("p", kind="pivot", needs=("a", "b")), line=False)
     driver = GuardedDriver(definition, answers={"a": result(48_000)}, hold={"b"})
