@@ -46,9 +46,9 @@ MAX_FILE_BYTES = 5_000_000
 MAX_DEFINITION_NODES = 100_000
 """Values of one file, after its aliases are replaced."""
 
-MAX_DEFINITION_DIGITS = 3_000
-"""Digits of an integer in a file, also in hexadecimal, where 3,000 digits are 3,613 decimal ones: Python prints at most
-4,300."""
+MAX_PREFIXED_DIGITS = 3_000
+"""Digits of a hexadecimal or octal integer in a definition: 3,000 of them are up to 3,613 decimal ones, and
+:data:`MAX_INTEGER_DIGITS` holds for those."""
 
 MAX_DEFINITION_CHARACTERS = 5_000_000
 """Characters of one file."""

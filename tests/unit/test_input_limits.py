@@ -30,7 +30,7 @@ PHRASES: dict[ModuleType, dict[str, tuple[str, float]]] = {
         "MAX_TASK_STEPS": ("| a workflow task | after {} evaluation steps", 1),
         "MAX_FILE_BYTES": ("| definition or input in a file | {} bytes", 1),
         "MAX_DEFINITION_NODES": ("{} values after aliases", 1),
-        "MAX_DEFINITION_DIGITS": ("integers of {} digits, decimals of 1,000,", 1),
+        "MAX_PREFIXED_DIGITS": ("integers of 4,000 digits ({} in hexadecimal and octal)", 1),
         "MAX_DEFINITION_CHARACTERS": ("| a definition | {} characters", 1),
         "MAX_STEPS": ("decimals of 1,000, {} steps |", 1),
         "MAX_SAGA_ID_BYTES": ("| the id of a saga | {} bytes", 1),

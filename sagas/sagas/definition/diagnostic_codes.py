@@ -187,6 +187,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a compensation or a confirm that the engine itself would have to perform",
         "name an action of your own, `sql`, `http`, `outbox.emit` or `kafka.publish`",
     ),
+    "SAGA243": _warning(
+        "a compensation or a confirm that only reads",
+        "http GET and HEAD have no effect: name the request that has one, such as `method: POST`",
+    ),
     "SAGA250": _error(
         "`locks` without a database", "name an SQL connection: `connection` under `[locks]` or `[ledger]` of saga.toml"
     ),

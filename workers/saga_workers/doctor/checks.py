@@ -36,6 +36,7 @@ from saga_workers.topics.kafka_use import uses_kafka
 from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
 from sagas.definition.model import Definition
+from sagas.definition.sensitivity import has_sensitive_values
 from sagas.definition.times import format_timestamp
 from sagas.errors import SagaError
 from sagas.project import Project
@@ -65,7 +66,7 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
     project = Project(settings)
     codec = _check_codec(settings)
     can_decrypt = all(result.ok for result in codec)
-    findings += [*_check_definitions(project), _check_keys(settings), *codec]
+    findings += [*_check_definitions(project), _check_keys(settings), *codec, *_values_in_clear(project)]
     closed = await unusable_databases(settings.sql_connections())
     client = None
     try:
@@ -241,6 +242,15 @@ def _check_codec(settings: Settings) -> list[DoctorResult]:
     except SagaError as error:
         return [DoctorResult("codec", False, error.message, error.help)]
     return [] if codec is None else [DoctorResult("codec", True, f"encrypts with the key {codec.key_id}")]
+
+
+def _values_in_clear(project: Project) -> list[DoctorResult]:
+    """The sagas with `x-sensitive` values in a project that encrypts nothing, which may be as it is meant."""
+    names = sorted({each.saga for each in _definitions(project) if has_sensitive_values(each.input)})
+    if not names or project.settings.codec.key is not None:
+        return []
+    what = f"`x-sensitive` values of {join_names(names, 5)} are in clear in Temporal and in the engine's tables"
+    return [DoctorResult("codec", None, what, "set [codec] key to encrypt them")]
 
 
 async def _check_temporal(client: Client, settings: Settings, project: Project) -> list[DoctorResult]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 
 from sagas.builtins.messaging import EMITTERS
-from sagas.builtins.registry import BUILTINS
+from sagas.builtins.registry import BUILTINS, is_read_call
 from sagas.definition.checks.probes import answers
 from sagas.definition.diagnostics import Report, suggestion_help
 from sagas.definition.literal_values import input_mistakes
 from sagas.definition.model import ENGINE_ACTIONS, Definition, StepDefinition
 from sagas.definition.parser.builder import MAX_LOCAL_TIMEOUT, can_be_local
-from sagas.definition.parser.draft import SagaDraft, StepDraft
+from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
 from sagas.definition.parser.yaml_nodes import YamlNode
 
 _NOT_ON_A_PIVOT = ("compensate", "confirm", "for_each", "if")
@@ -95,6 +95,9 @@ def _check_pivot(draft: SagaDraft, step: StepDraft, report: Report) -> None:
     for field in _NOT_ON_A_PIVOT:
         if field in step.parsed:
             report.add("SAGA204", step.parsed.position_of(field), f"the pivot `{step.id}` cannot have `{field}`")
+    if step.step.do.uses == "http" and is_read_call("http", step.step.do.with_ or {}):
+        message = f"`{step.id}` only reads (`http`), so it cannot have `pivot`"
+        report.add("SAGA207", step.parsed.position_of("pivot"), message)
     if step.parsed.get("on_failure") == "continue":
         report.add(
             "SAGA204", step.parsed.node_of("on_failure"), f"the pivot `{step.id}` cannot have `on_failure: continue`"
@@ -161,6 +164,9 @@ def _check_engine_actions(draft: SagaDraft, step: StepDraft, report: Report) -> 
         if operation.role in _UNDO_OR_CONFIRM and uses in ENGINE_ACTIONS and uses not in draft.project.actions:
             message = f"`{uses}` cannot {_UNDO_OR_CONFIRM[operation.role]} a step"
             report.add("SAGA242", operation.position, message)
+        elif operation.role in _UNDO_OR_CONFIRM and uses == "http" and _only_reads(step, operation):
+            what = "confirm of it" if operation.role == "confirm" else "undo of it"
+            report.add("SAGA243", operation.position, f"`{step.id}` is not changed by the {what}, which only reads")
     if step.step.do.uses == "pass" and not step.reads and "confirm" in step.parsed:
         message = f"`{step.id}` does nothing (`pass`), so it cannot have `confirm`"
         report.add("SAGA207", step.parsed.position_of("confirm"), message)
@@ -180,6 +186,12 @@ def _check_engine_actions(draft: SagaDraft, step: StepDraft, report: Report) -> 
         report.add("SAGA214", step.parsed.position_of("pivot"), f"`{step.id}` has no effect that decides the saga")
     elif (other := next((id for id in parallel if id != step.id), None)) is not None:
         report.add("SAGA214", position, f"`{other}` runs parallel to `{step.id}` and has an effect")
+
+
+def _only_reads(step: StepDraft, operation: OperationDraft) -> bool:
+    frozen = step.step.do.with_ or {}
+    own = operation.operation.with_
+    return is_read_call(operation.operation.uses, frozen if own is None else own)
 
 
 def _check_undo_of_confirmed(draft: SagaDraft, report: Report) -> None:

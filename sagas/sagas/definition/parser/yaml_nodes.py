@@ -25,7 +25,13 @@ from ruamel.yaml.events import (
 
 from sagas.definition.diagnostics import Position, Report
 from sagas.definition.parser.yaml_errors import report_yaml_error
-from sagas.input_limits import MAX_DEFINITION_CHARACTERS, MAX_DEFINITION_DIGITS, MAX_DEFINITION_NODES, MAX_JSON_DEPTH
+from sagas.input_limits import (
+    MAX_DEFINITION_CHARACTERS,
+    MAX_DEFINITION_NODES,
+    MAX_INTEGER_DIGITS,
+    MAX_JSON_DEPTH,
+    MAX_PREFIXED_DIGITS,
+)
 from sagas.text.exact_json import exact_number
 from sagas.text.shortening import shorten
 
@@ -343,11 +349,11 @@ def _core_value(text: str, position: Position, kind: str | None) -> Any:
     if text in _CONSTANTS:
         value: Any = _CONSTANTS[text]
     elif _INTEGER.match(text):
-        if len(text) > MAX_DEFINITION_DIGITS:
-            raise _InvalidYaml(
-                "SAGA100", position, f"a number of more than {MAX_DEFINITION_DIGITS:,} digits is refused"
-            )
-        value = int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+        is_decimal = text[:2] not in ("0o", "0x")
+        digits, most = text.lstrip("+-"), MAX_INTEGER_DIGITS if is_decimal else MAX_PREFIXED_DIGITS
+        if len(digits) > most:
+            raise _InvalidYaml("SAGA100", position, f"a number of more than {most:,} digits is refused")
+        value = int(text, 10 if is_decimal else 0)
     elif _FLOAT.match(text):
         try:
             value = exact_number(text)

@@ -102,6 +102,31 @@ GRAPH_MISTAKES = [
         saga("  - {id: a, uses: shop.tell, compensate: {uses: ⟦wait, with: {for: 1s}}}\n"),
     ),
     Mistake(
+        "SAGA243",
+        "an undo by GET",
+        saga("  - {id: a, uses: shop.tell, compensate: {uses: ⟦http, with: {url: 'http://a'}}}\n"),
+    ),
+    Mistake(
+        "SAGA243",
+        "a confirm by HEAD",
+        saga(
+            "  - id: a\n    uses: shop.tell\n    compensate: shop.tell\n"
+            "    confirm: {uses: ⟦http, with: {url: 'http://a', method: HEAD}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA243",
+        "an undo with the arguments of a GET",
+        saga("  - {id: a, uses: http, with: {url: 'http://a'}, compensate: ⟦http}\n"),
+        also=("SAGA207", "SAGA236"),
+    ),
+    Mistake(
+        "SAGA207",
+        "a pivot by GET",
+        saga("  - {id: a, uses: http, with: {url: 'http://a'}, ⟦pivot: true}\n"),
+        also=("SAGA220", "SAGA223"),
+    ),
+    Mistake(
         "SAGA242",
         "a confirm that requires",
         saga("  - {id: a, uses: shop.tell, compensate: shop.tell, confirm: {uses: ⟦require, with: {that: 'true'}}}\n"),

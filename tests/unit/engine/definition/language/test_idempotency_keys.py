@@ -68,9 +68,11 @@ def test_rows(undo: str, expected: list[str]) -> None:
 @pytest.mark.parametrize("role", ["compensate", "confirm", "probe"])
 def test_the_forward_key_has_a_name_in_every_operation(role: str) -> None:
     other = {"compensate": "", "confirm": "    compensate: {uses: shop.tell, with: {}}\n", "probe": "    pivot: true\n"}
-    done = ", done: response.status == 200" if role == "probe" else ""
+    method = "GET" if role == "probe" else "POST"
+    done = "\n      done: response.status == 200" if role == "probe" else ""
     text = (
         "saga: shop\nsteps:\n  - id: a\n    uses: bank.charge\n    with: {amount: '${{ step.forward_key }}'}\n"
-        f"{other[role]}    {role}: {{uses: http, with: {{url: 'http://a/${{{{ step.forward_key }}}}'}}{done}}}\n"
+        f"{other[role]}    {role}:\n      uses: http{done}\n"
+        f"      with: {{url: 'http://a/${{{{ step.forward_key }}}}', method: {method}}}\n"
     )
     assert codes(text) == []

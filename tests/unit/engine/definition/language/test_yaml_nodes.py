@@ -171,3 +171,14 @@ def test_two_escapes_of_one_character_are_this_character(parser: str) -> None:
     """JSON writes characters beyond U+FFFF so, and JSON is YAML."""
     node = read('{"a\\ud83d\\ude00": ["\\ud83d\\ude00 b"]}')
     assert [(key, [item.value for item in value.value]) for key, value in node.value.items()] == [("a😀", ["😀 b"])]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "digit", "most"), [("", "9", 4_000), ("-", "9", 4_000), ("0x", "f", 2_998), ("0o", "7", 2_998)]
+)
+def test_an_integer_has_as_many_digits_as_one_in_json(prefix: str, digit: str, most: int) -> None:
+    written = prefix + digit * most
+    assert read(f"a: {written}").to_json() == {"a": int(written, 0)}
+    report = Report("a.yaml")
+    assert load_yaml(f"a: {written}{digit}", report) is None
+    assert [each.code for each in report.diagnostics] == ["SAGA100"]
