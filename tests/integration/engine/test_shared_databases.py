@@ -7,7 +7,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_workers.client import Client
+from saga_workers.location.purged_evidence import purged_evidence
+from saga_workers.location.traces import recorded_effects
 from saga_workers.reconcile.reconciliation import reconcile
+from saga_workers.stuck.open_sagas import find_lost
 from sagas.settings import SqlConnection
 from tests.integration.engine.environment import Environment, begin
 from tests.integration.engine.test_deleted_runs import add_goods, delete_run, goods, waiting
@@ -60,6 +63,33 @@ async def test_their_guard_is_read_once(env: Environment, bank: AsyncEngine) -> 
         async with bank.connect() as connection:
             await connection.execute(text("delete from saga_guard where saga_id = :id and step = 'a'"), {"id": id})
         assert await findings(client, id) == [("saga_without_effect", "a", None)]
+
+
+async def test_each_open_effect_is_named_once(env: Environment, bank: AsyncEngine) -> None:
+    add_other_connection(env)
+    sku = await add_goods(bank)
+    async with env.serving(SAGA) as client:
+        id = await begin(client, "shared", {"sku": sku})
+        await waiting(client, id)
+        await delete_run(client, id)
+        [lost] = await find_lost(client.locator, client.project.settings, suspects=[id])
+        assert lost.holds == ("open effects: a on bank, b on bank",)
+
+
+async def test_rows_behind_another_connection_are_not_purged(env: Environment, bank: AsyncEngine) -> None:
+    """The guard has deleted rows of sagas as old as this one, whose own rows are there."""
+    add_other_connection(env)
+    sku = await add_goods(bank)
+    async with env.serving(SAGA) as client:
+        id = await begin(client, "shared", {"sku": sku})
+        await waiting(client, id)
+        await delete_run(client, id)
+        effects = await recorded_effects(client.project.settings, id)
+        assert [(effect.entry, effect.connection, effect.shared_with) for effect in effects] == [
+            ("a", "bank", ("other",)),
+            ("b", "bank", ("other",)),
+        ]
+        assert await purged_evidence(client.project.settings, {"other": ["b"]}, -1.0, effects) is None
 
 
 async def test_open_effects_without_a_run_are_in_one_place(env: Environment, bank: AsyncEngine) -> None:

@@ -57,7 +57,7 @@ async def purged_evidence(
     ``steps``: the guarded steps in question, by connection. ``effects``: those that are recorded of the saga; a guard
     deletes all rows of a saga or none. Raises SagaError.
     """
-    recorded = {effect.connection for effect in effects}
+    recorded = {name for effect in effects for name in (effect.connection, *effect.shared_with)}
     for connection in settings.sql_connections():
         asked = steps.get(connection.name)
         if not asked or connection.name in recorded:

@@ -29,6 +29,7 @@ from saga_activities.messaging.outbox import HELD
 from saga_activities.table_names import table_names
 from saga_activities.value_places import ValuePlace, origin_place, request_place
 from saga_workers.runtime.database_access import unusable
+from saga_workers.runtime.database_identity import TableReaders
 from saga_workers.runtime.databases import open_command_engine
 from sagas.builtins.messaging import REQUEST
 from sagas.errors import SagaError
@@ -69,6 +70,7 @@ class RecordedEffect:
     ``undone``: the action that undoes it has a row of its own, or the reply to the command that undoes it says so. Of
     an entry that was done outside of the guards there may be its undo or its confirm alone.
     ``is_undoing``: the command that undoes it was sent, and no reply to that has been recorded.
+    ``shared_with``: the other connections that lead to the same guard.
     """
 
     connection: str
@@ -82,6 +84,7 @@ class RecordedEffect:
     command: Command | None = None
     is_undoing: bool = False
     undone: bool = False
+    shared_with: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -100,21 +103,26 @@ async def effects_of_sagas(settings: Settings, saga_ids: Sequence[str]) -> dict[
     rows: dict[str, list[tuple[str, Any]]] = {id: [] for id in saga_ids}
     commands: dict[str, list[tuple[str, Any]]] = {id: [] for id in saga_ids}
     values: dict[str, StoredValues] = {}
+    readers = TableReaders()
     asked = [id for id in rows if fits_guard_key(id)]
     for connection in settings.sql_connections() if asked else ():
         async with reading_tables(connection, "the guard") as (engine, tables):
             values[connection.name] = stored_values_of(connection)
             async with engine.connect() as database:
                 if guard_table.name in tables:
-                    await _read_rows(database, connection.name, _EFFECT_ROWS, guard_table, asked, rows)
+                    own = await _read_rows(database, connection.name, _EFFECT_ROWS, guard_table, asked)
+                    if any(own.values()) and not await readers.is_read(connection.name, engine, guard_table.name):
+                        _add_rows(rows, own)
                 if connection.name == settings.kafka.outbox and request_table.name in tables:
-                    await _read_rows(database, connection.name, _COMMAND_ROWS, request_table, asked, commands)
+                    own = await _read_rows(database, connection.name, _COMMAND_ROWS, request_table, asked)
+                    _add_rows(commands, own)
     effects_of: dict[str, list[RecordedEffect]] = {}
     for id in rows:
         effects = [*_effects_in(rows[id], values), *_commands_in(commands[id], rows[id], values)]
         done = {(effect.entry, effect.generation) for effect in effects}
         effects += _ends_elsewhere(rows[id], commands[id], values, done)
-        effects_of[id] = sorted(_resolved(effects), key=lambda effect: effect.created_at)
+        shared = [replace(each, shared_with=tuple(readers.others.get(each.connection, ()))) for each in effects]
+        effects_of[id] = sorted(_resolved(shared), key=lambda effect: effect.created_at)
     return effects_of
 
 
@@ -136,14 +144,20 @@ async def _read_rows(
     query: sa.Select[Any],
     table: sa.Table,
     saga_ids: Sequence[str],
-    rows: Mapping[str, list[tuple[str, Any]]],
-) -> None:
-    """Add the rows of these sagas to ``rows``, each with the name of its connection."""
+) -> dict[str, list[tuple[str, Any]]]:
+    """The rows of these sagas, each with the name of its connection."""
+    rows: dict[str, list[tuple[str, Any]]] = {id: [] for id in saga_ids}
     for at in range(0, len(saga_ids), _SAGAS_AT_ONCE):
         of_sagas = table.c.saga_id.in_(saga_ids[at : at + _SAGAS_AT_ONCE])
         for row in await database.execute(query.where(of_sagas)):
             if row.saga_id in rows:  # a collation may find others
                 rows[row.saga_id].append((connection, row))
+    return rows
+
+
+def _add_rows(to: Mapping[str, list[tuple[str, Any]]], rows: Mapping[str, Sequence[tuple[str, Any]]]) -> None:
+    for id, own in rows.items():
+        to[id].extend(own)
 
 
 async def nested_sagas(settings: Settings, saga_id: str) -> list[str]:
@@ -282,16 +296,22 @@ async def read_holdings(settings: Settings, saga_id: str | None = None) -> dict[
     prepared transactions. A saga that has ended holds nothing. Raises SagaError.
     """
     held: dict[str, list[str]] = {}
+    readers = TableReaders()
     for connection in settings.sql_connections():
         async with reading_tables(connection, "the locks and held events") as (engine, tables):
-            for what, ids in await _holders(engine, tables, saga_id):
+            for what, table, ids in await _holders(engine, tables, saga_id):
+                if ids and await readers.is_read(connection.name, engine, table):
+                    continue
                 for id in ids:
                     held.setdefault(id, []).append(f"{what} on {connection.name}")
     return held
 
 
-async def _holders(engine: AsyncEngine, tables: Collection[str], saga_id: str | None) -> list[tuple[str, list[str]]]:
-    holdings = []
+async def _holders(
+    engine: AsyncEngine, tables: Collection[str], saga_id: str | None
+) -> list[tuple[str, str, list[str]]]:
+    """The holdings of sagas in words, with the table that tells it, and the ids of their sagas."""
+    holdings: list[tuple[str, str, list[str]]] = []
     events = outbox_rows(engine.dialect.name)
     for what, table, condition in (
         ("row locks", row_lock_table, sa.true()),
@@ -303,11 +323,11 @@ async def _holders(engine: AsyncEngine, tables: Collection[str], saga_id: str | 
             if saga_id is not None:
                 query = query.where(table.c.saga_id == saga_id)
             async with engine.connect() as database:
-                holdings.append((what, list((await database.execute(query)).scalars())))
+                holdings.append((what, table.name, list((await database.execute(query)).scalars())))
     if guard_table.name in tables and engine.dialect.name != "sqlite":
         prepared = await list_prepared(engine, saga_id)
         ids = [transaction.entry_key.saga_id for transaction in prepared if transaction.entry_key is not None]
-        holdings.append(("prepared transactions", list(dict.fromkeys(ids))))
+        holdings.append(("prepared transactions", guard_table.name, list(dict.fromkeys(ids))))
     return holdings
 
 

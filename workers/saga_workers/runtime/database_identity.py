@@ -41,3 +41,20 @@ async def table_identity(engine: AsyncEngine, table: str) -> str:
     async with engine.connect() as session:
         query = sa.text("SELECT pg_catalog.to_regclass(:name)::oid")
         return f"{database} {(await session.execute(query, {'name': table})).scalar_one()}"
+
+
+class TableReaders:
+    """The connection that reads a table for all those that lead to it: the first of them."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+        self.others: dict[str, list[str]] = {}
+        """The other connections to a table of a reader, by its name."""
+
+    async def is_read(self, connection: str, engine: AsyncEngine, table: str) -> bool:
+        """True if an earlier connection has led to the same table. Raises SQLAlchemyError if it does not answer."""
+        reader = self._first.setdefault(f"{table} {await table_identity(engine, table)}", connection)
+        if reader == connection:
+            return False
+        self.others.setdefault(reader, []).append(connection)
+        return True
