@@ -38,6 +38,22 @@ async def counts_as_done(locator: Locator, parent: str, child: str, root_start: 
         return False
 
 
+async def parent_that_decides(locator: Locator, run: RunInfo) -> tuple[str, RefusedError] | None:
+    """The id of the parent which has to decide about the nested saga of this run first, and the error with which
+    `saga resume` refuses until then; None if there is none, as far as that is known. Raises RPCError.
+    """
+    nested = await _parent_of(locator, run)
+    if nested is None:
+        return None
+    try:
+        await _counts_as_done(locator, *nested)
+    except LedgerUnavailable:
+        return None
+    except RefusedError as refusal:
+        return nested[0], refusal
+    return None
+
+
 async def require_uncounted(locator: Locator, run: RunInfo) -> None:
     """Raise RefusedError for a nested saga that its parent has as done, and while its parent does not tell; also
     LedgerUnavailable, RPCError.

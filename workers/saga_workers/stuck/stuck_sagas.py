@@ -268,6 +268,6 @@ async def inspect_run(
         if awaits_reply(view):
             reasons += [reply.text for reply in databases.refused.get(run.id.removesuffix(UNDO_SUFFIX), ())]
     elif (saga := await terminated_saga(locator, described.run, view)) is not None:
-        reasons = [saga.reason]
+        view, reasons = saga.mark_terminated(view), [saga.reason]
     reasons += exhausted_reasons(view)
     return with_reasons(replace(view, id=run.id.removesuffix(UNDO_SUFFIX)), reasons)

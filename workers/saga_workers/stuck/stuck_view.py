@@ -67,6 +67,7 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
         saga = OpenSaga(view.id, verdict, view.saga, (f"not ended, it was {view.state}",))
     if saga is not None or workflow is None:
         reasons = [] if saga is None else [saga.reason]
+        view = view if saga is None else saga.mark_terminated(view)
         return with_reasons(view, reasons + exhausted_reasons(view)) or view
     shown = {step.id for step in view.steps}
     view, reasons = await with_earlier_saga(locator, workflow, view)

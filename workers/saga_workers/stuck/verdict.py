@@ -10,7 +10,7 @@ from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.parent_command import is_undone
-from saga_workers.stuck.counted_children import counts_as_done, has_counting_parent
+from saga_workers.stuck.counted_children import counts_as_done, has_counting_parent, parent_that_decides
 from saga_workers.stuck.lost_effects import has_ended_before, lost_effects, may_have_ended
 from saga_workers.stuck.missing_parents import MissingParent, find_missing_parent, missing_starts
 from saga_workers.temporal.holding_runs import holder_in_words
@@ -117,6 +117,8 @@ class OpenSaga:
             case "id taken":
                 what = f"an earlier saga with its id has ended, so the effects of that one stay ({holds})"
                 return f"{what}: start it with an id of its own, and end this run, see `{self.command}`"
+            case "terminated" if self.parent is not None:
+                return f"terminated with {holds}: {self.outcome}; see `{self.command}`"
             case "terminated":
                 return f"terminated with {holds}: `{self.command}` {self.outcome}"
             case "undo deleted":
@@ -162,6 +164,10 @@ class OpenSaga:
         if not self.is_resumed:
             return replace(view, needs_resume=None, continue_command=None)
         return replace(view, needs_resume=True, continue_command=self.resume or None)
+
+    def mark_terminated(self, view: SagaView) -> SagaView:
+        """The ``view`` of the terminated run, which `saga resume` does not continue if the parent has to decide."""
+        return view if self.parent is None else replace(view, needs_resume=False)
 
 
 def undo_again(saga_id: str) -> str:
@@ -329,6 +335,15 @@ async def terminated_saga(locator: Locator, run: RunInfo, view: SagaView) -> Ope
     """The saga with this view, if its ``run``, or that of its undo, was closed from outside and left effects; None for
     a nested one that its parent has as done.
     """
+    saga = await _terminated_saga(locator, run, view)
+    decides = None if saga is None else await parent_that_decides(locator, run)
+    if saga is None or decides is None:
+        return saga
+    parent, refusal = decides
+    return replace(saga, parent=parent, outcome=refusal.message, resume="")
+
+
+async def _terminated_saga(locator: Locator, run: RunInfo, view: SagaView) -> OpenSaga | None:
     if view.state != "TERMINATED":
         return None
     saga_id = run.id.removesuffix(UNDO_SUFFIX)

@@ -7,7 +7,8 @@ import pytest
 from saga_workers.client import Client
 from saga_workers.stuck.continuation import continue_saga
 from saga_workers.stuck.open_sagas import find_lost
-from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.stuck.stuck_sagas import list_stuck, remedy
+from saga_workers.stuck.stuck_view import read_view_with_stuck
 from saga_workers.views.saga_list import SagaFilter
 from sagas.errors import RefusedError
 from tests.helpers.local_worker import finished
@@ -67,8 +68,13 @@ async def test_it_is_not_undone_if_the_decision_is_lost_with_the_run(env: Enviro
         await waits(client, id)
         await delete_and_resume(client, id)
         await has_state(client, id, "PARKED")
-        with pytest.raises(RefusedError, match="which is past its point of no return"):
+        with pytest.raises(RefusedError, match="which is past its point of no return") as refused:
             await continue_saga(client.locator, child, "ada")
+        advice = await _advice(client, child)
+        assert f"{refused.value.message}; see `saga show {id}`" in advice
+        assert (await read_view_with_stuck(client.locator, child)).stuck == (advice,)
+        [listed] = [view async for view in list_stuck(client.locator, SagaFilter(), limit=1000) if view.id == child]
+        assert (listed.needs_resume, remedy(listed)) == (False, f"saga show {child}")
         assert await env.effects() == ["a", "p", "x"]
 
 
