@@ -5,9 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from unittest.mock import AsyncMock, patch
 
 import pytest
+from temporalio import workflow
+from temporalio.api.enums.v1 import EventType
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_workers.client import Client
@@ -64,6 +68,44 @@ async def test_a_completed_saga_stays_completed(client: Client, how: str) -> Non
     await forge_undo(client, id, how)
     await until(lambda: _lists_undo(client, id))
     assert set((await states(client, id)).values()) == {"COMPLETED"}
+
+
+@workflow.defn(name="moving")
+class Stranger:
+    """A workflow with the name of a saga, which takes any input and waits."""
+
+    @workflow.run
+    async def run(self, _: Any) -> None:
+        await workflow.wait_condition(lambda: False)
+
+
+@pytest.mark.parametrize("ends", ["completed", "terminated"])
+async def test_an_open_run_of_a_worker_of_somebody_else_is_no_undo(client: Client, ends: str) -> None:
+    id, queue = f"strange-{uuid.uuid4()}", f"stranger-{uuid.uuid4()}"
+    if ends == "completed":
+        await completed(client, id)
+    else:
+        await client.start("moving", {}, id=id)
+        await until(lambda: waits(client, id))
+        await client.temporal.get_workflow_handle(id).terminate()
+    stranger = Worker(
+        client.temporal, task_queue=queue, workflows=[Stranger], workflow_runner=UnsandboxedWorkflowRunner()
+    )
+    async with stranger:
+        undo = await client.temporal.start_workflow("moving", {}, id=f"{id}~undo", task_queue=queue)
+        await until(lambda: _has_begun(client, undo.id))
+        location = await client.locator.locate(id)
+        assert location.undo is None
+        if ends == "completed":
+            assert set((await states(client, id)).values()) == {"COMPLETED"}
+        else:
+            assert (await client.show(id))["state"] == "TERMINATED"
+        await undo.terminate()
+
+
+async def _has_begun(client: Client, workflow_id: str) -> bool:
+    history = await client.temporal.get_workflow_handle(workflow_id).fetch_history()
+    return any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in history.events)
 
 
 @pytest.mark.parametrize("how", FORMS)

@@ -22,18 +22,25 @@ class UndoReader(OutcomeReader, QueueReader, Protocol):
 
 
 async def counted_undo(
-    reader: UndoReader, saga_id: str, saga: str, since: datetime, *, closed_from_outside: bool = False
+    reader: UndoReader,
+    saga_id: str,
+    saga: str,
+    since: datetime,
+    *,
+    queue: str | None = None,
+    closed_from_outside: bool = False,
 ) -> RunDescription | None:
     """The newest run of the undo of a saga that counts; None if there is none.
 
     ``saga``: its name; a workflow of another type does not concern it, whatever its start was. ``since``: its start; an
-    older run belongs to an earlier generation, before the id was started again. ``closed_from_outside``: the run of
-    the saga was, so it is to be continued. Raises RPCError.
+    older run belongs to an earlier generation, before the id was started again. ``queue``: the task queue of its run;
+    None if only the ledger tells of the saga. ``closed_from_outside``: the run of the saga was, so it is to be
+    continued. Raises RPCError.
     """
 
     async def counts(undo: RunInfo) -> bool:
         is_of_saga = undo.workflow_type == saga and undo.start_time >= since
-        return is_of_saga and await _counts(reader, undo, closed_from_outside=closed_from_outside)
+        return is_of_saga and await _counts(reader, undo, queue, closed_from_outside=closed_from_outside)
 
     undo_id = saga_id + UNDO_SUFFIX
     newest = await describe_saga_run(reader.temporal, undo_id)
@@ -51,9 +58,10 @@ async def counted_undo(
     return None
 
 
-async def _counts(reader: UndoReader, undo: RunInfo, *, closed_from_outside: bool) -> bool:
+async def _counts(reader: UndoReader, undo: RunInfo, queue: str | None, *, closed_from_outside: bool) -> bool:
     """False for an open or a terminated run that no worker of the project has taken for an undo, nor will with its next
-    task; and for one that anybody may have closed, if the saga was closed from outside.
+    task; and for one that anybody may have closed, if the saga was closed from outside. The undo of a saga of another
+    project is on the task queue of that saga: on any other one a stranger may have a worker of his own.
     """
     if undo.ended_by_itself:
         if not closed_from_outside:
@@ -64,5 +72,5 @@ async def _counts(reader: UndoReader, undo: RunInfo, *, closed_from_outside: boo
         return await may_undo(reader.temporal, undo, reader.keys)
     if await is_accepted_undo(reader.temporal, undo, reader.keys):
         return True  # also on a task queue that the project has had before
-    is_of_another_project = not is_on_own_queue(reader, undo) and await is_served(reader, undo)
-    return is_of_another_project and await was_accepted(reader.temporal, undo)
+    is_of_another_project = not is_on_own_queue(reader, undo) and undo.task_queue == queue
+    return is_of_another_project and await is_served(reader, undo) and await was_accepted(reader.temporal, undo)

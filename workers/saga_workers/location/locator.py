@@ -194,7 +194,9 @@ class Locator:
     async def undo_of(self, run: RunInfo) -> RunDescription | None:
         """The newest run that undoes this one; None if there is none, see :func:`counted_undo`."""
         outside = run.ended_from_outside
-        return await counted_undo(self, run.id, run.workflow_type, run.start_time, closed_from_outside=outside)
+        return await counted_undo(
+            self, run.id, run.workflow_type, run.start_time, queue=run.task_queue, closed_from_outside=outside
+        )
 
     async def members(self, claims: Sequence[Claim], *, without: Collection[str] = ()) -> list[BulkMember]:
         """The claims of bulk workflows, each with its bulk workflow, which is asked for once."""

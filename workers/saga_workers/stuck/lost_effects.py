@@ -19,7 +19,7 @@ from temporalio.api.enums.v1 import ContinueAsNewInitiator
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 
-from saga_workers.location.accepted_undos import may_undo
+from saga_workers.location.accepted_undos import is_accepted_undo, may_undo
 from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
@@ -221,6 +221,8 @@ async def _is_undone_by_run(locator: Locator, location: Location, origin: Origin
         return not is_doubtful or await _has_ended(locator, location, origin)
     if is_on_own_queue(locator, run):
         return await may_undo(locator.temporal, run, locator.keys)
+    if location.run is not None and location.run.run.task_queue != run.task_queue:
+        return await is_accepted_undo(locator.temporal, run, locator.keys)
     return await is_served(locator, run) and await was_accepted(locator.temporal, run)
 
 
