@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from saga_cli.context import GLOBAL_OPTIONS_HELP, global_options, set_global_options, split_options
 from saga_cli.exit_codes import FAILED, INTERRUPTED, USAGE
+from saga_cli.library_messages import shorten_library_messages
 from saga_cli.output import guard_streams, warn
 from sagas.errors import SagaError, UsageError
 
@@ -26,6 +27,7 @@ def main(only: CommandEntry | None = None) -> NoReturn:
         # A command is short-lived, and most of its time is imports: collecting garbage among them finds none.
         gc.set_threshold(100_000)
     guard_streams()
+    shorten_library_messages()
     try:
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # in place of that of `saga_cli.__main__`

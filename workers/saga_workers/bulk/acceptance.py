@@ -72,7 +72,15 @@ async def start_accepted(
     update = temporal.execute_update_with_start_workflow(
         CLAIMED_UPDATE, start_workflow_operation=start, id=CLAIMED_UPDATE, result_type=dict
     )
-    return await _wait_accepted(temporal.get_workflow_handle(id), ids, update)
+    started = asyncio.ensure_future(start.workflow_handle())
+    try:
+        return await _wait_accepted(temporal.get_workflow_handle(id), ids, update)
+    finally:
+        # The SDK keeps the error of a start that nobody waits for any more, and asyncio prints one that nobody reads.
+        started.cancel()
+        await asyncio.wait({started})
+        if not started.cancelled():
+            started.exception()
 
 
 async def _wait_accepted(
