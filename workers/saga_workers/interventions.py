@@ -30,9 +30,9 @@ from saga_workers.temporal.temporal_runs import (
     START_WORKER_HELP,
     NoAnswer,
     RunDescription,
+    absence_message,
     count_pollers,
     describe_run,
-    no_poller_message,
 )
 from saga_workers.temporal.updates import send_update
 from saga_workers.views.accesses import with_accesses
@@ -451,9 +451,7 @@ def _ended_error(view: SagaView, kind: type[RefusedError] = RefusedError) -> Ref
 
 async def _require_poller(temporal: Temporal, queue: str, saga_id: str) -> None:
     if not await count_pollers(temporal, queue):
-        raise NoAnswer(
-            f"{no_poller_message(queue)}, so {saga_id} cannot answer; start a worker", help=START_WORKER_HELP
-        )
+        raise NoAnswer(f"{absence_message(queue)}, so {saga_id} cannot answer; start a worker", help=START_WORKER_HELP)
 
 
 async def _execute_update(

@@ -16,8 +16,8 @@ from saga_workers.temporal.temporal_runs import (
     MAY_STILL_HAPPEN,
     START_WORKER_HELP,
     NoAnswer,
+    absence_message,
     count_pollers,
-    no_poller_message,
 )
 from sagas.bulk.names import DETACH_UPDATE
 from sagas.errors import RefusedError
@@ -42,7 +42,7 @@ async def leave_bulk_workflow(
         )
     queue = member.bulk.run.task_queue
     if not await count_pollers(locator.temporal, queue):
-        message = f"{no_poller_message(queue)}, so {saga_id} cannot leave its bulk workflow"
+        message = f"{absence_message(queue)}, so {saga_id} cannot leave its bulk workflow"
         raise NoAnswer(message, help=START_WORKER_HELP)
     await _request(locator.temporal, member.claim, cancel)
     return await locator.locate(saga_id)

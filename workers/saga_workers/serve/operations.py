@@ -18,7 +18,9 @@ from saga_workers.runtime.logs import fields
 from saga_workers.serve.limits import OPERATION_TIMEOUT, QUERY_TIMEOUT
 from saga_workers.serve.operation_request import OperationRequest
 from saga_workers.serve.project_sagas import ProjectSagas
+from saga_workers.temporal.known_silence import no_worker_answers
 from saga_workers.temporal.temporal_runs import MAY_STILL_HAPPEN, NoAnswer
+from saga_workers.temporal.worker_deployments import worker_help
 from saga_workers.views.saga_view import read_view
 from sagas.errors import SagaError, UsageError
 from sagas.project import Project
@@ -63,6 +65,10 @@ class Operations:
         if nobody does in time; LedgerUnavailable if only the ledger could say where the saga is.
         """
         view = await self._known_view(saga_id)
+        with no_worker_answers(worker_help(view.incomplete or "") is not None):
+            return await self._perform(request, view, saga_id, who)
+
+    async def _perform(self, request: OperationRequest, view: SagaView, saga_id: str, who: str) -> Answer:
         number = await self._record(view, request, who)
         try:
             async with asyncio.timeout(OPERATION_TIMEOUT):
@@ -78,7 +84,11 @@ class Operations:
 
     async def preview(self, request: OperationRequest, saga_id: str, *, who: str) -> Answer:
         """The consequences of a decision, which is not made. Raises like :meth:`perform`."""
-        await self._known_view(saga_id)
+        view = await self._known_view(saga_id)
+        with no_worker_answers(worker_help(view.incomplete or "") is not None):
+            return await self._preview(request, saga_id, who)
+
+    async def _preview(self, request: OperationRequest, saga_id: str, who: str) -> Answer:
         decision = request.decision(who)
         note = await check_answer(self._locator, saga_id, decision, lambda: self._project.actions)
         consequences = await preview_decision(self._locator, saga_id, decision)

@@ -34,6 +34,7 @@ from temporalio.client import Client as Temporal
 from temporalio.converter import DataConverter, decode_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.temporal.known_silence import is_known_silent
 from saga_workers.temporal.payload_codec import EncryptingCodec, decrypted, missing_key_id
 from saga_workers.temporal.search_attributes import SEARCH_ATTRIBUTES
 from saga_workers.temporal.server_time import ServerTime
@@ -228,7 +229,11 @@ _TOLERANCE = 5.0
 
 
 async def count_pollers(client: Client, queue: str, *, workflows: bool = True) -> int:
-    """The number of workers that poll ``queue`` for workflow tasks (or for activities)."""
+    """The number of workers that poll ``queue`` for workflow tasks (or for activities); 0 if none of them answers, as
+    far as :mod:`saga_workers.temporal.known_silence` knows.
+    """
+    if is_known_silent():
+        return 0
     polls, server_time = await _polls(client, queue, workflows=workflows), ServerTime(client)
     return sum([await is_recent_poll(server_time, polled_at) for polled_at in polls])
 
@@ -266,6 +271,11 @@ def no_poller_message(queue: str) -> str:
 def nobody_answers(queue: str) -> str:
     """The message for a queue with recent pollers that do not answer."""
     return f"no worker answers on the task queue {queue}"
+
+
+def absence_message(queue: str) -> str:
+    """The message for a queue of which :func:`count_pollers` counts no worker."""
+    return nobody_answers(queue) if is_known_silent() else no_poller_message(queue)
 
 
 START_WORKER_HELP = "saga worker    (or saga dev up)"
