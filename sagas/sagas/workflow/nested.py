@@ -53,6 +53,7 @@ class NestedSagas:
     def __init__(self, context: CommandContext) -> None:
         self._context = context
         self._started: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
+        self._starts: dict[str, StartSaga | UndoSaga] = {}
         self._earlier: dict[str, EarlierChild] = {}
         self._machine: Machine | None = None
         self._root_start: str | None = None
@@ -76,6 +77,14 @@ class NestedSagas:
         undo = UNDO_SUFFIX if isinstance(command, UndoSaga) else ""
         self._context.tasks.start(command.id, self._take_up(command, command.saga_id + undo))
 
+    def take_up_started(self) -> None:
+        """Ask for the ends of those that this run has started: it was reset, so Temporal may have told them to another
+        run, and tells each of them once.
+        """
+        for id, command in list(self._starts.items()):
+            self._forget(id)
+            self.take_up(command)  # instead of the task that waits for Temporal
+
     def cancel(self, command: CancelSaga) -> None:
         self._context.tasks.start(f"cancel {command.id}", self._signal_cancel(command))
 
@@ -83,6 +92,8 @@ class NestedSagas:
         end = await self._end_of_earlier(command, saga_id, waits=False) if command.repeats else None
         while end is None:
             end = await self._start(command, saga_id)
+            if not self._context.tasks.is_current(command.id):
+                return  # :meth:`take_up_started` has begun another one
         if isinstance(command, UndoSaga) and end[0] == "REFUSED":
             end = await self._roll_back_refused(command, end)
         self._report_end(command, *end)
@@ -93,7 +104,7 @@ class NestedSagas:
 
     async def _roll_back_refused(self, command: UndoSaga, refused: _End) -> _End:
         """The end of an undo that was refused: the nested saga may run again, or its run may be deleted."""
-        self._started.pop(command.id, None)
+        self._forget(command.id)
         self.cancel(CancelSaga(command.id, command.saga_id, command.message))
         answer = await self._ask(command, command.saga_id, undone=True)
         match answer["state"]:
@@ -134,7 +145,7 @@ class NestedSagas:
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
-            self._started[command.id] = handle
+            self._started[command.id], self._starts[command.id] = handle, command
             return completed_child(activity_result(await handle, around=MAX_INPUT_VALUES), saga_id, saga)
         except DefinitionError as error:
             return "REFUSED", refused_view(saga_id, saga, str(error))
@@ -200,9 +211,15 @@ class NestedSagas:
             self._context.report(event)
 
     def _report_end(self, command: _Command, state: ChildState, view: SagaView | None) -> None:
-        self._started.pop(command.id, None)
+        if not self._context.tasks.is_current(command.id):
+            return
+        self._forget(command.id)
         self._context.tasks.discard(command.id)
         self._context.report(SagaEnded(id=command.id, state=state, at=workflow.time(), view=view))
+
+    def _forget(self, id: str) -> None:
+        self._started.pop(id, None)
+        self._starts.pop(id, None)
 
     async def _signal_cancel(self, command: CancelSaga) -> None:
         # A signal to a child that has not started yet would be lost.

@@ -231,6 +231,7 @@ class SagaWorkflow(SagaMessages):
         """Let the machine learn it, before its start if it begins now. A saga that had been undone goes backward."""
         if began_at is not None and not self._started and workflow.info().parent is not None:
             self._early_events[0] = Started(workflow.time(), began_at)
+        self._nested_sagas.take_up_started()
         self._early_events[:0] = learned
         self._apply_early_events()
 

@@ -46,6 +46,10 @@ class TaskSet:
     def __contains__(self, name: str) -> bool:
         return name in self._tasks
 
+    def is_current(self, name: str) -> bool:
+        """True in the task that was started last under this name."""
+        return self._tasks.get(name) is asyncio.current_task()
+
     def discard(self, name: str) -> None:
         """Remove a task; called by the work itself before it reports its end to the machine."""
         self._tasks.pop(name, None)
