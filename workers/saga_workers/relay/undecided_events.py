@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import TextClause, text
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.outbox_postgresql import outbox_rows
@@ -15,24 +13,20 @@ from saga_activities.guard.stored_values import StoredValues, stored_values
 from saga_activities.guard.tables import now_sql
 from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.messaging.outbox import DROPPED, HELD, NEW, REFUSED, decrypted_event
-from saga_workers.runtime.database_access import unusable
-from saga_workers.runtime.databases import open_databases
-from sagas.errors import RefusedError, UsageError
-from sagas.settings import Settings
+from sagas.errors import RefusedError
 from sagas.text.printable import MASK
 
 MAX_UNANSWERED = 15
 """Consecutive checks without an answer before the event is listed for an operator: about half a day."""
 
 _MAX_SHOWN = 100
-_DATABASE_TIMEOUT = 15.0
 
 _SELECT_UNDECIDED = (
     "SELECT event_id, status, topic, event_key, value, headers, saga_id, step, created_at, checks, note FROM {outbox} "
     f"WHERE status = '{REFUSED}' OR (status = '{HELD}' AND checks >= :checks) ORDER BY id LIMIT {_MAX_SHOWN}"
 )
 _COUNT_UNANSWERED = f"SELECT COUNT(*) FROM {{outbox}} WHERE status = '{HELD}' AND checks >= :checks"
-_SELECT_EVENT = text("SELECT status, topic, saga_id, step FROM saga_outbox WHERE event_id = :id")
+_SELECT_EVENT = text("SELECT status, topic, saga_id, step, generation, checks FROM saga_outbox WHERE event_id = :id")
 _UPDATE_STATUS = (
     "UPDATE {outbox} SET status = :status, note = :note, published_at = {dropped_at} "
     f"WHERE event_id = :id AND status IN ('{HELD}', '{REFUSED}')"
@@ -109,6 +103,15 @@ def _on_rows(statement: str, engine: AsyncEngine) -> TextClause:
     return text(statement.format(outbox=outbox_rows(engine.dialect.name).name))
 
 
+async def read_event(engine: AsyncEngine, event_id: str) -> Any:
+    """The row of an event: status, topic, saga_id, step, generation and checks; None if this outbox does not have it.
+
+    Raises SQLAlchemyError.
+    """
+    async with engine.connect() as connection:
+        return (await connection.execute(_SELECT_EVENT, {"id": event_id})).first()
+
+
 async def decide_event(
     engine: AsyncEngine, event_id: str, decision: EventDecision, *, reason: str, who: str
 ) -> str | None:
@@ -134,28 +137,3 @@ async def decide_event(
             )
     done = "will be published" if decision == "release" else "will never be published"
     return f"the event {event_id} of {row.saga_id}/{row.step} for {row.topic} {done}"
-
-
-async def decide_in_any_outbox(
-    settings: Settings, connection: str | None, event_id: str, decision: EventDecision, *, reason: str, who: str
-) -> str:
-    """Apply :func:`decide_event` to whichever outbox of the project has the event.
-
-    Raises UsageError if none has it, RefusedError, and SagaError if a database does not answer.
-    """
-    databases = open_databases(settings, connection, 1)
-    try:
-        for name in databases.names():
-            try:
-                async with asyncio.timeout(_DATABASE_TIMEOUT):
-                    message = await decide_event(databases.engine(name), event_id, decision, reason=reason, who=who)
-            except (SQLAlchemyError, OSError, TimeoutError) as error:
-                what = f"the database of the connection {name} does not answer"
-                raise unusable(settings.sql_connection(name), what, error) from error
-            if message is not None:
-                return message
-    finally:
-        await databases.close()
-    raise UsageError(
-        f"no outbox has an event {event_id}", help="saga relay --status    lists the events that need an operator"
-    )

@@ -76,7 +76,7 @@ def _decide(
     as_: str | None,
 ) -> int:
     from saga_cli.command_loop import run_command
-    from saga_workers.relay.undecided_events import decide_in_any_outbox
+    from saga_workers.relay.event_decisions import decide_in_any_outbox
 
     why = required_text(reason, "--reason", "it is recorded with the event")
     by = operator_name(as_) or getpass.getuser()

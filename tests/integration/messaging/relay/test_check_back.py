@@ -17,8 +17,9 @@ from saga_activities.guard.guard import Guard
 from saga_workers.doctor.checks import run_checks
 from saga_workers.relay.check_back import CheckBack
 from saga_workers.relay.entry_status import entry_status
+from saga_workers.relay.event_decisions import decide_in_any_outbox
 from saga_workers.relay.relay_process import run_relay
-from saga_workers.relay.undecided_events import MAX_UNANSWERED, decide_event, list_undecided
+from saga_workers.relay.undecided_events import MAX_UNANSWERED, EventDecision, decide_event, list_undecided
 from saga_workers.stuck.resumption import start_again
 from sagas import Rejected, Step, action
 from sagas.actions.events import Event
@@ -126,6 +127,34 @@ async def test_held_events_of_a_terminated_saga_need_an_operator(env: EventsEnvi
     with pytest.raises(RefusedError, match="is DROPPED; only HELD and REFUSED events can be released or dropped"):
         await decide_event(env.shop, second, "release", reason="on second thoughts", who="ada")
     assert await decide_event(env.shop, "no-such-event", "drop", reason="x", who="ada") is None
+
+
+@pytest.mark.parametrize("signal", ["approved", "cancel"])
+async def test_nobody_decides_about_an_event_before_its_saga(env: EventsEnvironment, signal: str) -> None:
+    async with env.serving(WAITING) as client:
+        saga_id = await begin(client, "waiting")
+        await held(env, saga_id)
+        [(event,)] = await env.query("select event_id from saga_outbox where saga_id = :id", id=saga_id)
+
+        async def decide(decision: EventDecision) -> str:
+            settings = load_settings(env.folder)
+            return await decide_in_any_outbox(settings, None, event, decision, reason="hurry", who="ada")
+
+        for decision in ("release", "drop"):
+            with pytest.raises(RefusedError, match=f"the saga {saga_id} is open: its held event is published at"):
+                await decide(decision)
+        assert await env.statuses(saga_id) == ["HELD"]
+        await (client.signal(saga_id, "approved") if signal == "approved" else client.cancel(saga_id))
+        await finished(client, saga_id)
+        await env.query("update saga_outbox set status = 'HELD' where saga_id = :id", id=saga_id)
+        if signal == "approved":
+            with pytest.raises(RefusedError, match="has reached its commit point: its held event is published"):
+                await decide("drop")
+            assert await decide("release")
+        else:
+            with pytest.raises(RefusedError, match="has ended without reaching it: its held event is dropped"):
+                await decide("release")
+            assert await decide("drop")
 
 
 @pytest.mark.slow
