@@ -27,10 +27,11 @@ class EarlierRuns:
     which a guard, a reply or the ledger tells that their undo was made, or whose undo command was sent.
     ``undecided_undos``: the entries, with their generations, whose undo in another database or service a guard has
     decided, while nobody knows whether it was made: an answer `late` does not tell that such an entry is undone.
-    ``told_undone``: those of which an operator says that it was made. ``decisions``: the steps that one of them has
-    left out (False), and what each `finish` has decided; ``asked``: the steps about which an operator was asked,
-    because nobody knows whether one has left them out. ``residue`` and ``reason`` are those of the earlier
-    runs; a rollback of this one goes on with them.
+    ``told_undone``: those of which an operator says that it was made. ``undecided``: the entries about which an
+    operator was asked in a run that is deleted, as far as the ledger tells. ``decisions``: the steps that one of them
+    has left out (False), and what each `finish` has decided; ``asked``: the steps about which an operator was asked,
+    because nobody knows whether one has left them out. ``residue`` and ``reason`` are those of the earlier runs; a
+    rollback of this one goes on with them.
     """
 
     exist: bool = False
@@ -47,6 +48,7 @@ class EarlierRuns:
     undone: dict[str, int] = field(default_factory=dict[str, int])
     undecided_undos: dict[str, int] = field(default_factory=dict[str, int])
     told_undone: dict[str, int] = field(default_factory=dict[str, int])
+    undecided: list[str] = field(default_factory=list[str])
     decisions: dict[str, bool] = field(default_factory=dict[str, bool])
     asked: list[str] = field(default_factory=list[str])
     residue: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])

@@ -214,6 +214,8 @@ def start_attempt(run: SagaRun, entry: Entry) -> None:
         else:
             mark_done(run, entry, told.result)
         return
+    if operators.asks_again(run, entry):
+        return
     if (kept := decisions.kept_read(run, entry)) is not None:
         mark_done(run, entry, kept.result)
         return

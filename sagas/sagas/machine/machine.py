@@ -6,7 +6,7 @@ It has no clock, randomness or I/O, so the same events always produce the same c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
@@ -101,6 +101,7 @@ class Machine:
         repeats_since: float | None = None,
         told_committed: bool | None = None,
         told_undone: Mapping[str, int] | None = None,
+        undecided: Sequence[str] = (),
     ) -> None:
         """``generations``: those of single entries, by entry id, where an earlier run of the saga got further.
 
@@ -111,7 +112,7 @@ class Machine:
         may have made its calls; ``repeats_since``: see ``since`` of :class:`sagas.machine.earlier_runs.EarlierRuns`.
         ``told_committed``: an operator says whether that was past its commit point;
         ``told_undone``: entries, with their generations, whose undo in another database or service this operator has
-        seen.
+        seen. ``undecided``: see :class:`sagas.machine.earlier_runs.EarlierRuns`.
         """
         self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan, undo_scope)
         self._run.root_start = root_start
@@ -121,6 +122,7 @@ class Machine:
         self._run.earlier.state_is_lost = repeats
         self._run.earlier.told_committed = told_committed
         self._run.earlier.told_undone = dict(told_undone or {})
+        self._run.earlier.undecided = list(undecided)
 
     # --- state -------------------------------------------------------------------------------------------------
 

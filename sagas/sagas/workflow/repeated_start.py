@@ -49,12 +49,14 @@ class Resumption:
     """How `saga resume` starts a saga again. ``began_at``: when the saga was first started. ``generations``: the least
     ones of its entries. ``who`` is None if the saga is started for the first time. ``committed``: what that person says
     of its commit point; ``undone``: the entries, with their generations, whose undo elsewhere that person has seen.
+    ``undecided``: the entries about which an operator was asked, as far as the ledger tells.
     ``cancelled``: why it is started only to be undone; empty if it is not. ``root_start``: that of its origin.
     """
 
     began_at: float | None = None
     generations: Mapping[str, int] = field(default_factory=dict)
     undone: Mapping[str, int] = field(default_factory=dict)
+    undecided: tuple[str, ...] = ()
     who: str | None = None
     reason: str = ""
     committed: bool | None = None
@@ -77,4 +79,6 @@ def _resumption(value: Any) -> Resumption:
     began_at, committed = number(value["started_at"], 0, LAST_SECOND), optional_flag(value.get("committed"))
     cancelled = optional_text(value.get("cancelled")) or ""
     root_start = optional_text(value.get("root_start")) or ""
-    return Resumption(began_at, generations, undone, who or "unknown", reason or "", committed, cancelled, root_start)
+    undecided = tuple(map(text, value.get("undecided", ())))
+    told = (undone, undecided, who or "unknown", reason or "", committed)
+    return Resumption(began_at, generations, *told, cancelled, root_start)

@@ -142,6 +142,7 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         repeats_since=None if parent is None else _since_in_memo(),
         told_committed=resumed.committed,
         told_undone=resumed.undone,
+        undecided=resumed.undecided,
     )
     if resumed.who is not None:
         machine.note_pause("resume", workflow.time(), resumed.who, resumed.reason)

@@ -181,6 +181,7 @@ class SagaStarter:
         *,
         decision: Mapping[str, str],
         undone: Collection[str] = (),
+        undecided: Collection[str] = (),
         committed: bool | None = None,
         replaces: bool,
         undone_parent: str | None = None,
@@ -188,7 +189,8 @@ class SagaStarter:
         """Start a saga again whose run was deleted, at the generations that its entries had.
 
         ``decision``: ``who`` does it, and the ``reason``. ``undone``: entries of which a person knows that their undo
-        in another database or service has happened. ``committed``: what that person says of its commit point, which
+        in another database or service has happened. ``undecided``: those about which an operator was asked, as far as
+        the ledger tells. ``committed``: what that person says of its commit point, which
         counts if nothing else tells. ``replaces``: end the open run of the id, which was started with another input.
         ``undone_parent``: the id of the saga that it was nested in, which is undone, so that it is undone as well.
         Raises RefusedError if a run of it has just been started.
@@ -201,6 +203,8 @@ class SagaStarter:
             **decision,
             "reason": SensitiveMask(sensitive_values(self._definition.input, request.input)).text(decision["reason"]),
         }
+        if undecided:
+            resumed["undecided"] = list(undecided)
         if committed is not None:
             resumed["committed"] = committed
         if undone_parent is not None:

@@ -151,10 +151,20 @@ async def start_again(
         highest_generations(own),
         decision={"who": who or client.temporal.identity, "reason": reason},
         undone=undone,
+        undecided=_undecided(location, origin),
         committed=committed,
         replaces=location.open_run is not None,
         undone_parent=origin.parent,
     )
+
+
+def _undecided(location: Location, origin: Origin) -> list[str]:
+    """The entries about whose forward call an operator was asked, or has decided, as far as the ledger tells."""
+    row = location.row
+    if row is None or (row.view.generation or 1) != origin.generation:
+        return []
+    decided = [made.step for made in row.view.operator if made.decision in ("done", "skip")]
+    return list(dict.fromkeys([*(parked.step for parked in row.view.parked if parked.op == "do"), *decided]))
 
 
 async def _starter(client: Client, definition: Definition, variables: Mapping[str, Any]) -> SagaStarter:

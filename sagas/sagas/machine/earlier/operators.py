@@ -6,8 +6,9 @@ missing: a call under the old key would make it once more. Nor does Temporal kno
 
 from __future__ import annotations
 
-from sagas.definition.model import is_nested
+from sagas.definition.model import has_effect, is_nested
 from sagas.machine.earlier import effects
+from sagas.machine.earlier.doubts import doubt
 from sagas.machine.state import Entry, OperationState, SagaRun
 
 
@@ -24,6 +25,24 @@ def decided_entry(run: SagaRun, entry: Entry) -> Entry | None:
         return left if "skip" in decisions else None
     is_told_by_guard = step.do.guarded and not is_nested(step)
     return left if left.outcome == "done" and "done" in decisions and not is_told_by_guard else None
+
+
+def asks_again(run: SagaRun, entry: Entry) -> bool:
+    """Park once an entry about which an operator was asked in a run that is deleted: only a guard keeps decisions."""
+    if entry.id not in run.earlier.undecided:
+        return False
+    run.earlier.undecided.remove(entry.id)
+    step = run.step(entry)
+    if step.do.guarded or not has_effect(step) or is_nested(step):
+        return False
+    doubt(run, entry)
+    run.park(
+        entry,
+        "do",
+        "it waited for an operator in an earlier run of the saga, which is deleted, and so is what was decided: decide "
+        "`done` if its effect is there, `skip` if it was left out, or `retry` to call it",
+    )
+    return True
 
 
 def are_about(run: SagaRun, step: str) -> bool:
