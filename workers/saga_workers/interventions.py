@@ -261,7 +261,8 @@ async def resolve(
     temporal = locator.temporal
     if is_notification(decision):
         given = {**decision, "reason": await masked_reason(locator, saga_id, decision.get("reason") or "")}
-        await decide_notification(temporal, await read_view(locator, saga_id), given)
+        queue = None if locator.settings is None else locator.settings.temporal.task_queue
+        await decide_notification(temporal, await read_view(locator, saga_id), given, queue=queue)
         return await read_view(locator, saga_id, web_ui=web_ui)
     described = await _open_run(locator, saga_id)
     await _require_poller(temporal, described.run.task_queue, described.run.id)

@@ -8,24 +8,29 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from sqlalchemy import text
+from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 
 from saga_cli.render.saga_view import notification_lines
 from saga_workers import interventions
 from saga_workers.client import Client
 from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.views import notifications
 from saga_workers.views.notifications import resend
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.saga_view import read_view
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
 from sagas.presentation.styled_text import to_plain
+from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
+from tests.helpers.local_worker import running_worker
 from tests.helpers.waiting import until
-from tests.integration.engine.environment import Environment, begin, handle, resolve, run_saga
+from tests.integration.engine.environment import GRACE, Environment, begin, handle, resolve, run_saga
 from tests.integration.notify.conftest import Receiver, notified, settled
 
 SOON = "intervals: [50ms, 50ms, 50ms, 50ms, 50ms]"
@@ -282,6 +287,32 @@ async def test_a_terminated_notification_can_be_resent(env: Environment, receive
         receiver.server.start()
         await resend(client.temporal, SagaView.from_json(story), None)
         assert notified(await settled(client, story["id"])) == {ID: "DELIVERED"}
+
+
+@pytest.mark.parametrize("state", ["STOPPED", "PENDING"])
+async def test_it_is_sent_again_after_the_task_queue_was_renamed(
+    env: Environment, receiver: Receiver, state: str
+) -> None:
+    async with env.serving(TOLD.replace("[50ms, 50ms, 50ms, 50ms, 50ms]", "[1h]")) as client:
+        story = await run_saga(client, "told")
+        if state == "STOPPED":
+            await handle(client, story["notifications"][0]["run"]).terminate(reason="enough")
+            story = await settled(client, story["id"])
+        assert notified(story) == {ID: state}
+        project = client.project
+    temporal = project.settings.temporal
+    renamed = temporal.model_copy(update={"task_queue": f"{temporal.task_queue}-renamed"})
+    project = Project(project.settings.model_copy(update={"temporal": renamed}), project.actions)
+    receiver.server.start()
+
+    async def pollers(_: Temporal, queue: str) -> int:
+        return int(queue == renamed.task_queue)  # Temporal remembers a poller for minutes
+
+    with patch.object(notifications, "count_pollers", pollers):
+        async with running_worker(project, grace=GRACE) as client:
+            await resend(client.temporal, SagaView.from_json(story), ID, queue=renamed.task_queue)
+            assert notified(await settled(client, story["id"])) == {ID: "DELIVERED"}
+    assert len(receiver.received()) == 1
 
 
 async def test_a_child_sends_its_own_notifications(env: Environment) -> None:

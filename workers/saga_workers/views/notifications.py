@@ -18,7 +18,7 @@ from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_single
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_client import start_headers
-from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, count_pollers, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition, prefix_condition
 from sagas.builtins.signal_names import RETRY_NOTIFICATION_SIGNAL
 from sagas.definition.times import format_timestamp
@@ -180,9 +180,12 @@ def select_notifications(view: SagaView, name: str | None) -> list[NotificationV
     return wanted
 
 
-async def resend(temporal: Temporal, view: SagaView, name: str | None) -> list[dict[str, Any]]:
+async def resend(
+    temporal: Temporal, view: SagaView, name: str | None, *, queue: str | None = None
+) -> list[dict[str, Any]]:
     """Send the notification of this name, or all that were given up; a pending one is attempted again at once.
 
+    ``queue``: the task queue of the project, which sends what is on one that no worker polls any more.
     The event id stays the same, so a receiver that already got it recognizes the duplicate. Returns the rows as JSON,
     each with ``done``: ``sent again``, ``tried now``, or ``not sent`` with the ``failure`` if it is one of several.
     Raises UsageError if there is no such notification, RefusedError if Temporal has deleted it or there is nothing to
@@ -196,7 +199,7 @@ async def resend(temporal: Temporal, view: SagaView, name: str | None) -> list[d
     rows: list[dict[str, Any]] = []
     for row in wanted:
         try:
-            rows.append({**row.to_json(), "done": await _resend_one(temporal, row)})
+            rows.append({**row.to_json(), "done": await _resend_one(temporal, row, queue)})
         except RefusedError as error:
             if len(wanted) == 1:
                 raise
@@ -225,11 +228,15 @@ def check_notification_decision(view: SagaView, decision: Mapping[str, Any]) -> 
     return row
 
 
-async def decide_notification(temporal: Temporal, view: SagaView, decision: Mapping[str, Any]) -> None:
-    """Send a notification again, or close it undelivered. Raises like :func:`check_notification_decision`."""
+async def decide_notification(
+    temporal: Temporal, view: SagaView, decision: Mapping[str, Any], *, queue: str | None = None
+) -> None:
+    """Send a notification again, or close it undelivered. ``queue``: as of :func:`resend`. Raises like
+    :func:`check_notification_decision`.
+    """
     row = check_notification_decision(view, decision)
     if decision["decision"] == "retry":
-        await _resend_one(temporal, row)
+        await _resend_one(temporal, row, queue)
     else:
         await _close(temporal, row, decision)
 
@@ -282,11 +289,14 @@ def _require_content(row: NotificationView) -> None:
         )
 
 
-async def _resend_one(temporal: Temporal, row: NotificationView) -> str:
+async def _resend_one(temporal: Temporal, row: NotificationView, own_queue: str | None) -> str:
     _require_content(row)
     described = await _described(temporal, row)
     handle = temporal.get_workflow_handle(row.run, run_id=described.run.run_id)
-    if described.run.running:
+    queue = described.run.task_queue
+    if own_queue is not None and queue != own_queue and not await count_pollers(temporal, queue):
+        queue = own_queue  # that of the run was renamed, or belongs to nobody any more
+    if described.run.running and queue == described.run.task_queue:
         await handle.signal(RETRY_NOTIFICATION_SIGNAL)
         return "tried now"
     order, saga_id = await _read_delivery(temporal, row.run, described.run.run_id)
@@ -295,9 +305,10 @@ async def _resend_one(temporal: Temporal, row: NotificationView) -> str:
             NOTIFICATION_WORKFLOW,
             order,
             id=row.run,
-            task_queue=described.run.task_queue,
+            task_queue=queue,
             memo={NOTIFICATION_MEMO: {"state": "PENDING", "attempts": 0, "saga_id": saga_id}},
             static_summary=run_summary(f"✉ {row.uses}, sent again"),
+            id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
         )
     return "sent again"
 

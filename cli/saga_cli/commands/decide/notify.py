@@ -33,7 +33,7 @@ def notify(
         view = await read_view(locator, saga_id)
         if again:
             echo(target_line(settings))
-            return await resend(locator.temporal, view, name)
+            return await resend(locator.temporal, view, name, queue=settings.temporal.task_queue)
         return [row.to_json() for row in select_notifications(view, name)]
 
     rows = with_locator(tell)
