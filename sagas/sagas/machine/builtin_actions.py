@@ -274,10 +274,11 @@ def _undo_reason(run: SagaRun) -> str:
 def _start_to_cancel(run: SagaRun, entry: Entry) -> StartSaga | None:
     """The start of a nested saga whose run was deleted, to be cancelled at once; None if nobody knows its input."""
     try:
-        computed = entry.arguments or arguments.forward_arguments(run, entry, entry.override)
+        # Its name is known, even if that depends on results which this run does not have.
+        sent = entry.arguments
+        input = sent.get("input") if sent else arguments.forward_argument(run, entry, "input")
     except DefinitionError:
         return None
-    input = computed.get("input")
     return StartSaga(
         entry.id,
         entry.id,
