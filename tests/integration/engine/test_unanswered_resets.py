@@ -9,6 +9,7 @@ from temporalio.api.workflowservice.v1 import RespondActivityTaskCompletedByIdRe
 
 from saga_workers.client import Client
 from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.resumption import start_again
 from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.stuck.stuck_view import read_view_with_stuck
 from saga_workers.views.saga_list import SagaFilter
@@ -19,6 +20,7 @@ from tests.helpers.local_worker import finished
 from tests.helpers.run_changes import reset_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle
+from tests.integration.engine.repeated_runs import delete
 
 COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 LINE = """
@@ -107,3 +109,35 @@ async def test_a_run_that_has_not_looked_back_is_shown_as_stuck(env: Environment
                 await continue_saga(client.locator, id, "anna")
             assert "temporal workflow reset" in (refused.value.help or "")
         await _check_refusal(env, client, id, tasks[0])
+
+
+GUARDED = """
+    saga: guarded
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+      - {id: go, uses: wait, with: {signal: go}}
+"""
+
+
+async def test_a_resumed_run_that_has_not_looked_back_is_shown_as_stuck(env: Environment) -> None:
+    """Its state has no step either: terminated at once, it would hide the effects of the deleted run."""
+    async with env.serving(GUARDED) as client:
+        id = await begin(client, "guarded")
+        await until(lambda: _waits(client, id))
+        await delete(client, id)
+    async with env.again(no_remote_activities=True) as client:
+        await start_again(client, await client.locator.locate(id), not_ended=True)
+        await until(lambda: _asks(client, id))
+        await handle(client, id).terminate("before it has looked back")
+    async with env.again() as client:
+        assert "temporal workflow reset" in " ".join((await read_view_with_stuck(client.locator, id)).stuck or ())
+        with pytest.raises(RefusedError, match="closed before it had looked up"):
+            await continue_saga(client.locator, id, "anna")
+        tasks = [
+            event.event_id async for event in handle(client, id).fetch_history_events() if event.event_type == COMPLETED
+        ]
+        await reset_run(client.temporal, id, tasks[-1])
+        await until(lambda: _waits(client, id))
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert await env.effects() == []

@@ -350,7 +350,7 @@ async def _terminated_saga(locator: Locator, run: RunInfo, view: SagaView) -> Op
     if await closed_before_answer(locator.temporal, run, locator.keys):
         if await has_counting_parent(locator, run):
             return None
-        unknown = ("unknown effects: a reset has made its run, which was closed before it had looked them up",)
+        unknown = ("unknown effects: its run was closed before it had looked up what the saga had done before",)
         reset = reset_command(run.id)
         return OpenSaga(saga_id, "terminated", view.saga, unknown, THEN_LOOKS_BACK, resume=reset)
     if not has_open_effects(view) or await has_counting_parent(locator, run):
