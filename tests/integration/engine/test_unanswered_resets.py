@@ -120,7 +120,7 @@ GUARDED = """
 
 
 async def test_a_resumed_run_that_has_not_looked_back_is_shown_as_stuck(env: Environment) -> None:
-    """Its state has no step either: terminated at once, it would hide the effects of the deleted run."""
+    """The state of such a run has no step either: terminated at once, it would hide the effects of the deleted run."""
     async with env.serving(GUARDED) as client:
         id = await begin(client, "guarded")
         await until(lambda: _waits(client, id))

@@ -71,7 +71,8 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     the residue, the decisions of operators and the reason of a rollback; ``state_is_lost``: there was one whose state
     nobody has; ``commit_point``, ``in_guards``, ``undone_entries`` and ``undecided_undos``: see
     :class:`sagas.protocol.messages.RunWasReset`; ``started_at``: when the saga was started, if a guard knows. Only
-    ``refused``: the saga had ended, and a guard could not tell its steps from new ones; why the run does nothing.
+    ``refused``: the saga had ended, and was started again, or a guard could not tell its steps from new ones; why the
+    run does nothing.
 
     Raises SagaError for a guard that cannot be read, or may have deleted the rows of the saga, and for a run that does
     not answer.
@@ -96,7 +97,10 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     effects = without_others(recorded, saga, digest, root_start)
     packed = [state async for state in _states_before(locator, started)]
     machines = [unpack_state(state) for state in packed if state is not None]
-    states = [LeftState.of(state) for state in machines if _is_own(state, saga, root_start)]
+    machines = [state for state in machines if _is_own(state, saga, root_start)]
+    if _was_started_again(generation, machines, effects):
+        return {"refused": "the run that was reset had ended before the saga was started again, so it does nothing"}
+    states = [LeftState.of(state) for state in machines]
     undo = await _undo_elsewhere(locator, about, started)
     undone = undo != "none" or any(state.goes_backward for state in states)
     undone_elsewhere = undo == "ended"
@@ -163,6 +167,17 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
             }
         ),
     }
+
+
+def _was_started_again(
+    generation: int, machines: Iterable[Mapping[str, Any]], effects: Iterable[RecordedEffect]
+) -> bool:
+    """True if a later start of the saga has left a state or an effect: it does not belong to this ``generation``, so
+    this run would neither undo nor complete it.
+    """
+    generations = [int(state["generation"]) for state in machines]
+    generations += [effect.origin.generation for effect in effects if effect.origin is not None]
+    return max(generations, default=generation) > generation
 
 
 async def _ended_before(locator: Locator, about: Mapping[str, Any], started: datetime) -> str | None:
