@@ -1,0 +1,163 @@
+"""Small sagas drawn from a seed: what their steps are, and how their participants outside of the guards answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal
+
+Kind = Literal["sql", "auto", "crossed", "call", "nested", "wait"]
+"""``sql``: a guarded step with a guarded undo. ``auto``: one whose undo is automatic. ``crossed``: a guarded step whose
+undo is in another database. ``call``: a participant outside of the guards. ``nested``: a saga. ``wait``: a signal."""
+
+TIMEOUT = 1.0
+"""Seconds an attempt at a participant may take."""
+
+EFFECTFUL = ("sql", "auto", "crossed", "call", "nested")
+_DO = ("done", "done", "done", "lost", "failed", "rejected", "late", "silent")
+_UNDO = ("done", "done", "done", "done", "lost", "failed", "rejected")
+_QUICK: Mapping[str, Any] = {"initial_interval": "100ms", "backoff_coefficient": 1, "max_interval": "300ms"}
+
+
+@dataclass(frozen=True)
+class DrawnStep:
+    """A step. ``place``: the database of a guarded one. ``answers``: how a participant takes successive attempts, by
+    ``do`` and ``undo``; after the last one it does what it is asked for.
+    """
+
+    id: str
+    kind: Kind
+    place: str = "bank"
+    needs: tuple[str, ...] | None = None
+    pivot: bool = False
+    undo: bool = True
+    on_failure: str | None = None
+    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    nested: DrawnSaga | None = None
+
+
+@dataclass(frozen=True)
+class DrawnSaga:
+    """A saga and its steps."""
+
+    name: str
+    steps: tuple[DrawnStep, ...]
+
+    @property
+    def has_pivot(self) -> bool:
+        return any(step.pivot for step in self.steps)
+
+    def definition(self) -> str:
+        """The text of its definition: JSON is YAML."""
+        steps = [_step(step) for step in self.steps]
+        defaults = {
+            "timeout": f"{TIMEOUT:g}s",
+            "compensate": {"retry": {"max_attempts": 3, **_QUICK}},
+        }
+        return json.dumps({"saga": self.name, "defaults": defaults, "steps": steps}, indent=1)
+
+    def all_sagas(self) -> Iterator[DrawnSaga]:
+        """The saga and those nested in it."""
+        yield self
+        for step in self.steps:
+            if step.nested is not None:
+                yield from step.nested.all_sagas()
+
+    def leaves(self, path: str = "") -> Iterator[tuple[str, DrawnStep]]:
+        """The steps with an effect of their own, in this saga and those nested in it, each with its path."""
+        for step in self.steps:
+            if step.nested is not None:
+                yield from step.nested.leaves(f"{path}{step.id}/")
+            elif step.kind != "wait":
+                yield path + step.id, step
+
+
+def draw_saga(random: Random, name: str = "outer", *, depth: int = 1, pivot_share: float = 0.35) -> DrawnSaga:
+    """A saga of two to four steps; a nested one has one or two. It may have a pivot, anywhere."""
+    count = random.choice((2, 3, 3, 4)) if depth else random.choice((1, 2, 2))
+    pivot = random.randrange(count) if random.random() < pivot_share else None
+    steps: list[DrawnStep] = []
+    for place in range(count):
+        kinds: tuple[Kind, ...] = ("sql", "sql", "auto", "crossed", "call", "call", "wait")
+        if depth:
+            kinds = (*kinds, "nested", "nested", "nested")
+        kind = random.choice(kinds)
+        if place == pivot:
+            kind = random.choice(("sql", "call", "nested") if depth else ("sql", "call"))
+        after = pivot is not None and place > pivot
+        if after and kind in ("auto", "crossed"):
+            kind = "sql"
+        if not depth and kind == "wait" and random.random() < 0.5:
+            kind = "call"
+        id = f"{'abcd'[place]}"
+        share = 0.0 if not (after or place == pivot) else 0.5
+        nested = draw_saga(random, f"inner{place}", depth=0, pivot_share=share) if kind == "nested" else None
+        parallel = pivot is None and place > 0 and random.random() < 0.25
+        steps.append(
+            DrawnStep(
+                id,
+                kind,
+                random.choice(("bank", "till")),
+                needs=steps[-1].needs or () if parallel else None,
+                pivot=place == pivot,
+                undo=pivot is None or place < pivot,
+                on_failure="park" if random.random() < 0.2 and place != pivot and kind != "wait" else None,
+                answers=_answers(random) if kind in ("call", "crossed") else {},
+                nested=nested,
+            )
+        )
+    if depth and not any(step.kind == "wait" for step in steps) and random.random() < 0.7:
+        place = random.randrange(1, len(steps) + 1)
+        steps.insert(place, DrawnStep("w", "wait"))
+    if not any(step.kind in EFFECTFUL for step in steps):
+        steps[0] = DrawnStep("a", "sql", undo=pivot != 0, pivot=pivot == 0)
+    return DrawnSaga(name, tuple(steps))
+
+
+def _answers(random: Random) -> dict[str, list[str]]:
+    return {
+        "do": [random.choice(_DO) for _ in range(random.randrange(4))],
+        "undo": [random.choice(_UNDO) for _ in range(random.randrange(4))],
+    }
+
+
+def _step(step: DrawnStep) -> dict[str, Any]:
+    base: dict[str, Any] = {"id": step.id}
+    if step.needs is not None:
+        base["needs"] = list(step.needs)
+    if step.pivot:
+        base["pivot"] = True
+    if step.on_failure is not None:
+        base["on_failure"] = step.on_failure
+    match step.kind:
+        case "wait":
+            return {**base, "uses": "wait", "with": {"signal": f"go-{step.id}"}}
+        case "nested":
+            assert step.nested is not None
+            return {**base, "uses": "saga", "with": {"name": step.nested.name, "input": {}}}
+        case "auto":
+            change = "update counters set n = n + 1 where id = :id"
+            given = {"connection": step.place, "run": change, "params": {"id": f"${{{{ saga.id + '/{step.id}' }}}}"}}
+            return {**base, "uses": "sql", "with": {**given, "expect_rows": 1}, "compensate": "auto"}
+        case "call":
+            base |= {"uses": "call"}
+            if not (step.pivot or not step.undo):
+                base["retry"] = {"max_attempts": 2, **_QUICK}
+            elif step.pivot:
+                base["retry"] = {"max_attempts": 3, **_QUICK}
+            else:
+                base["retry"] = _QUICK
+            return {**base, "compensate": "uncall"} if step.undo else base
+    base |= {"uses": "sql", "with": _note(step.place, "do", "step.key")}
+    if not step.undo:
+        return base
+    if step.kind == "crossed":
+        return {**base, "compensate": {"uses": "reverse", "with": {}}}
+    return {**base, "compensate": {"uses": "sql", "with": _note(step.place, "undo", "step.forward_key")}}
+
+
+def _note(place: str, op: str, key: str) -> dict[str, Any]:
+    run = f"insert into journal (key, op) values (:key, '{op}')"
+    return {"connection": place, "run": run, "params": {"key": f"${{{{ {key} }}}}"}}
