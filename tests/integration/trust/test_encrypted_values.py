@@ -205,7 +205,9 @@ async def test_values_of_an_earlier_key_are_read_as_long_as_it_is_there(project:
         key_file.write_text(later)
         with WorkerProcess("without", tmp_path) as worker:
             await client.signal(saga_id, "approved", CARD)
-            assert "see the worker's log" in await until(lambda: stuck(client, saga_id))
+            why = "which [codec] key of this worker does not have"
+            assert why in await until(lambda: stuck(client, saga_id))
+            assert why in str((await client.show(saga_id))["incomplete"]), "as the list says, whatever a query meets"
     assert "which [codec] key of this worker does not have" in worker.log.read_text()
     key_file.write_text(f"{later}\n{earlier}")
     with WorkerProcess("with", tmp_path):

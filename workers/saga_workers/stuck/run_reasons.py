@@ -14,7 +14,7 @@ from saga_workers.temporal.malformed_results import is_malformed_result, malform
 from saga_workers.temporal.run_history import last_task_failure
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunDescription, no_poller_message, nobody_answers
-from saga_workers.views.answering import DUE, Workers
+from saga_workers.views.answering import DUE, WORKFLOW_TASK, Workers, failing_task_reason
 from saga_workers.views.pending_activities import activity_in_words, parse_activity_id
 from saga_workers.views.reported_reasons import MANY_ATTEMPTS
 from saga_workers.views.run_facts import iso_time
@@ -25,18 +25,14 @@ from sagas.protocol.payloads import (
 )
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
-from sagas.workflow.run_trust import KeyMissing
 
 _LONGEST_DELAY = timedelta(hours=1)
 """The longest delay that a participant may ask for, as with Retry-After, see `saga_activities.http.response`."""
 
 
-_TASK = "its workflow task"
-
-
 def is_failing_task(reason: str) -> bool:
     """True for the reason that the workflow task of a run fails, or is not completed in time."""
-    return reason.startswith(_TASK)
+    return reason.startswith(WORKFLOW_TASK)
 
 
 async def temporal_reasons(
@@ -56,14 +52,12 @@ async def temporal_reasons(
         reasons.append(malformed_result_text(run.id))
     elif not await workers.polled(run.task_queue):
         reasons.append(no_poller_message(run.task_queue))
+    elif attempt > 1 and failure is not None and failure.message:
+        reasons.append(failing_task_reason(attempt, failure))
     elif await workers.unanswered(described):
         reasons.append(await workers.why_silent(run.task_queue))
     elif attempt > 1:
-        why = "see the worker's log or the Web UI"
-        if failure is not None and failure.application_failure_info.type == KeyMissing.__name__:
-            why = printable_line(failure.message)
-        fails = "times out" if failure is None else "fails"
-        reasons.append(f"{_TASK} {fails} (attempt {attempt}): {why}")
+        reasons.append(failing_task_reason(attempt, failure))
     for activity in raw.pending_activities:
         what = activity_in_words(activity)
         queue = activity.activity_options.task_queue.name or run.task_queue

@@ -10,6 +10,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -26,6 +27,8 @@ from saga_workers.temporal.temporal_runs import (
     nobody_answers,
 )
 from saga_workers.temporal.worker_deployments import version_to_make_current, with_set_current_command
+from sagas.text.printable import printable_line
+from sagas.workflow.run_trust import KeyMissing
 
 DUE = 10.0
 """Seconds a task may wait for a worker that is alive but busy."""
@@ -33,6 +36,7 @@ DUE = 10.0
 _UNANSWERED = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 _NO_POLLER = "no poller seen"  # the server's message some time after the last poll; its status code has many meanings
 NO_VIEW = "the answer of its worker is not a view of a saga"
+WORKFLOW_TASK = "its workflow task"
 _ANSWER: Any = dict[str, Any] | None
 
 
@@ -112,9 +116,10 @@ class Workers:
         failure = await last_task_failure(self.temporal, run) if task.attempt > 1 else None
         if is_malformed_result(failure):
             return Unqueryable(malformed_result_text(run.id))
-        if not unanswered and task.attempt > 1:
-            if failure is not None:
-                return Unqueryable(f"its workflow task fails (attempt {task.attempt}: see the worker's log)")
+        if task.attempt > 1:
+            # The poller that was seen may be that of the worker in which it fails, and answers no query then.
+            if failure is not None and (failure.message or not unanswered):
+                return Unqueryable(failing_task_reason(task.attempt, failure))
             unanswered = True  # the server passes no query on while it retries a task
         if not unanswered:
             text = " ".join(str(getattr(error, "message", error)).split())
@@ -126,6 +131,15 @@ class Workers:
             )
         self._silent.add(run.task_queue)
         return Unqueryable(await self.why_silent(run.task_queue))
+
+
+def failing_task_reason(attempt: int, failure: Failure | None) -> str:
+    """The reason of a run whose workflow task is repeated; ``failure`` as of :func:`last_task_failure`."""
+    why = "see the worker's log or the Web UI"
+    if failure is not None and failure.application_failure_info.type == KeyMissing.__name__:
+        why = printable_line(failure.message)
+    fails = "times out" if failure is None else "fails"
+    return f"{WORKFLOW_TASK} {fails} (attempt {attempt}): {why}"
 
 
 def waits_for_task(task: Any, now: float) -> float:

@@ -39,9 +39,17 @@ def iso_time(timestamp: datetime | None) -> str | None:
 
 
 def web_ui_link(web_ui: str | None, namespace: str, saga_id: str, run_id: str) -> str | None:
-    """The address of a run in the Temporal Web UI; None if no Web UI is configured."""
+    """The address of a run in the Temporal Web UI; None if no Web UI is configured.
+
+    Without a ``run_id``, which is then not known yet, that of the list of its runs.
+    """
     if not web_ui:
         return None
     from urllib.parse import quote
 
-    return f"{web_ui.rstrip('/')}/namespaces/{quote(namespace)}/workflows/{quote(saga_id, safe='')}/{run_id}/history"
+    workflows = f"{web_ui.rstrip('/')}/namespaces/{quote(namespace)}/workflows"
+    if not run_id:
+        text = saga_id.replace("\\", "\\\\").replace('"', '\\"')
+        query = quote(f'WorkflowId="{text}"', safe="")
+        return f"{workflows}?query={query}"
+    return f"{workflows}/{quote(saga_id, safe='')}/{run_id}/history"
