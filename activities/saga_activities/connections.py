@@ -25,7 +25,7 @@ from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
 from saga_activities.idle_connections import check_idle_connections
 from saga_activities.parameters.integer_parameters import send_integers_as_bigint
 from saga_activities.session_settings import SQLITE_SETTINGS, session_arguments
-from sagas.errors import UsageError
+from sagas.errors import Unequipped, UsageError
 from sagas.settings.connections import SqlConnection, async_url
 from sagas.text.exact_json import decode_json, encode_json
 
@@ -51,7 +51,7 @@ class DatabaseConnections:
         return list(self._connections)
 
     def guard(self, name: str) -> Guard:
-        """The guard of a SQL connection. Raises :class:`UsageError` if there is none of this name."""
+        """The guard of a SQL connection. Raises :class:`Unequipped` if there is none of this name."""
         if name not in self._guards:
             self._guards[name] = self._open(name)
         return self._guards[name]
@@ -80,7 +80,7 @@ class DatabaseConnections:
         """The settings of a connection, and its URL."""
         if name not in self._connections:
             names = ", ".join(self.names()) or "none"
-            raise UsageError(
+            raise Unequipped(
                 f"this worker has no SQL connection {name!r}, only {names}: restart it if saga.toml has changed",
                 help=f"add [connections.{name}] with a url to saga.toml",
             )
@@ -142,7 +142,7 @@ def open_engine(
             execution_options=options_of(results),
         )
     except ModuleNotFoundError as error:
-        raise UsageError(f"connection {name}: {missing_driver(error)}") from None
+        raise Unequipped(f"connection {name}: {missing_driver(error)}") from None
     if backend == "postgresql":
         cast_parameters(engine)
         send_integers_as_bigint(engine)

@@ -33,7 +33,15 @@ from sagas.actions.registry import Absent, Done, Unknown
 from sagas.builtins import messaging
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.callbacks import CALLBACK, CALLBACK_ACTION
-from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
+from sagas.errors import (
+    AlreadyCompensated,
+    InfrastructureError,
+    NeedsOperator,
+    Rejected,
+    Unavailable,
+    Unequipped,
+    UsageError,
+)
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Failure, Outcome, refused_value, rejection
 from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE, Invocation, arguments_hash
@@ -72,8 +80,8 @@ class Dispatcher:
     async def perform(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         """Make one attempt.
 
-        Raises ActionNotRegistered if this worker does not know the action, ReplyPending if the attempt goes on without
-        the worker.
+        Raises ActionNotRegistered if this worker lacks the action or a connection, ReplyPending if the attempt goes on
+        without the worker.
         """
         if invocation.at_most_once and attempt.number > 1:
             message = "an earlier attempt ended without a response, and this participant must not be called twice"
@@ -85,6 +93,8 @@ class Dispatcher:
                 return await self._run_attempt(invocation, attempt)
             with repeat_heartbeats(attempt) as beaten:
                 return await self._run_attempt(invocation, beaten)
+        except Unequipped as error:
+            raise ActionNotRegistered("; ".join(filter(None, (error.message, error.help)))) from error
         except (InvalidArguments, UsageError) as error:
             # Found before anything was called: the definition is wrong, and a retry cannot help.
             return Outcome("failed", failure=refused_value(text_of(error)), retryable=False)
@@ -312,7 +322,7 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
     """Run an action without a guard: any error but Rejected and AlreadyCompensated gives the outcome unknown.
 
     A wrong use of the engine is not retried, but what the action did before is unknown as well; a probe has no effect.
-    ActionNotRegistered and Unavailable propagate.
+    ActionNotRegistered, Unavailable and Unequipped propagate.
     """
     try:
         result = await body(None)
@@ -320,7 +330,7 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
         return rejection(error)
     except AlreadyCompensated as error:
         return Outcome("late", failure=Failure("AlreadyCompensated", text_of(error)), retryable=False)
-    except (ActionNotRegistered, Unavailable):
+    except (ActionNotRegistered, Unavailable, Unequipped):
         raise
     except UsageError as error:
         failure = Failure("definition", text_of(error))

@@ -40,6 +40,12 @@ class UsageError(SagaError):
     exit_code = 2
 
 
+class Unequipped(UsageError):
+    """The machine or the settings of a process lack what an attempt needs, which another worker may have. Nothing
+    happened.
+    """
+
+
 def errors_together(errors: Sequence[SagaError]) -> SagaError:
     """One error with the messages of several that do not depend on each other."""
     if len(errors) == 1:

@@ -14,7 +14,6 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.sql_session import SqlSession
 from saga_spark import output_records
 from saga_spark.job.job_spec import Input
-from saga_spark.job_errors import Unequipped
 from saga_spark.output_records import FencedOut
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.runner.runner_client import RunnerClient
@@ -25,7 +24,7 @@ from saga_spark.staging.stage_area import StageArea
 from saga_spark.staging.staging_attempt import JobRunner, ProgressReporter, StagingAttempt
 from sagas.builtins.spark import PUBLISH, RECONCILE, REVERT, SPARK
 from sagas.builtins.sql_places import check_sql
-from sagas.errors import Rejected, Unavailable, UsageError
+from sagas.errors import Rejected, Unavailable, Unequipped
 from sagas.protocol.payloads import RECORD_RESULT, Invocation
 
 
@@ -39,7 +38,7 @@ class SparkSteps:
 
     async def prepare(self, action: str, invocation: Invocation, attempt: AttemptContext) -> ActionBody:
         if invocation.guard is None:
-            raise UsageError(f"{action} needs a database for its output records; set [spark] ledger in saga.toml")
+            raise Unequipped(f"{action} needs a database for its output records; set [spark] ledger in saga.toml")
         engine = self._databases.engine(invocation.guard.connection)
         if action == SPARK:
             staging_attempt = StagingAttempt(self._settings, engine, self._runner, invocation, attempt)
@@ -58,7 +57,7 @@ class SparkSteps:
 
         async def staged(step: str, output: str | None) -> Mapping[str, Any]:
             if self._settings.ledger is None:
-                raise UsageError("staged output is found by its output records; set [spark] ledger in saga.toml")
+                raise Unequipped("staged output is found by its output records; set [spark] ledger in saga.toml")
             engine = self._databases.engine(self._settings.ledger)
             return await read_staged_files(engine, invocation.saga_id, step, output)
 

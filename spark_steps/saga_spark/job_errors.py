@@ -34,10 +34,6 @@ class RunnerLost(InfrastructureError):
         self.memory = memory
 
 
-class Unequipped(UsageError):
-    """The machine lacks a program or a package that Spark needs; another machine may have it."""
-
-
 class UnreadableInput(UsageError):
     """An input has a file, a type or a value that Spark cannot read; another attempt would read the same."""
 

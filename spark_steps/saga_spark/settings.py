@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from sagas.errors import UsageError, did_you_mean
+from sagas.errors import Unequipped, did_you_mean
 from sagas.settings import Settings
 from sagas.settings.kafka import KafkaSettings
 from sagas.settings.spark import SparkTable
@@ -29,25 +29,25 @@ class SparkSettings(SparkTable):
         return self.root / self.work
 
     def catalog(self, name: str) -> Mapping[str, Any]:
-        """The properties of a catalog for pyiceberg. Raises UsageError if it is not configured."""
+        """The properties of a catalog for pyiceberg. Raises Unequipped if it is not configured."""
         properties = self.catalogs.get(name)
         if properties is None:
-            raise UsageError(
+            raise Unequipped(
                 f"the catalog {name} is not configured{did_you_mean(name, self.catalogs)}",
                 help=f"[catalogs.{name}] in saga.toml",
             )
         if properties.get("type", "sql") == "sql" and "uri" not in properties:
-            raise UsageError(
+            raise Unequipped(
                 f"the catalog {name} has no `uri`, and no embedded PostgreSQL stores it",
                 help="saga dev up    (or set `uri` in saga.toml)",
             )
         return properties
 
     def connection(self, name: str) -> str:
-        """The URL of a database, ``postgresql://…`` for psycopg. Raises UsageError if it is not configured."""
+        """The URL of a database, ``postgresql://…`` for psycopg. Raises Unequipped if it is not configured."""
         url = self.connections.get(name)
         if url is None:
-            raise UsageError(
+            raise Unequipped(
                 f"the SQL connection {name} is not configured{did_you_mean(name, self.connections)}",
                 help=f"[connections.{name}] in saga.toml",
             )

@@ -19,7 +19,7 @@ from saga_activities.attempt_context import (
     with_masked_heartbeats,
 )
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bulk.chunk_performer import ChunkPerformer
+from saga_activities.bulk.chunk_performer import ChunkPerformer, outcome_without_worker
 from saga_activities.bulk.result_room import encode_bounded
 from saga_activities.conflict_retries import schedule_conflict
 from saga_activities.connections import DatabaseConnections
@@ -37,7 +37,7 @@ from sagas.bulk.names import (
     TAKE_ACTIVITY,
 )
 from sagas.bulk.wire_format import decode_chunk, unpack_states
-from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.errors import RefusedError, SagaError, Unequipped, UsageError
 from sagas.protocol.compression import compress
 from sagas.protocol.outcomes import Failure, Outcome, mask_failure
 from sagas.protocol.payloads import Invocation
@@ -116,6 +116,8 @@ class BulkActivities:
                     None if outcome is None else _reported(outcome, call, attempt.number)
                     for call, outcome in zip(calls, ended, strict=True)
                 ]
+        except Unequipped as error:
+            outcomes = [outcome_without_worker(error)] * len(calls)
         except UsageError as error:  # of the connection: nothing was performed
             outcomes = [Outcome("failed", failure=Failure("definition", str(error)), retryable=False)] * len(calls)
         return encode_bounded(

@@ -41,6 +41,7 @@ from saga_activities.guard.script_transactions import (
 )
 from saga_activities.guard.transaction import BelowWatermark, ChangesKept, LostCommit, TransactionLimits
 from saga_activities.json_results import to_json_value
+from sagas.errors import Unequipped
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import Invocation
 from sagas.text.digests import sha256_hex
@@ -337,10 +338,17 @@ def _outcome_of(script: EntryScript) -> Outcome | None:
 
 
 def _outcome_of_error(error: BaseException, statement_error: BaseException | None = None) -> Outcome:
-    if isinstance(error, ActionNotRegistered):
-        # An earlier attempt of the chunk hides `not_started` from the saga, which still must not count this one.
-        return Outcome("failed", failure=Failure("NotFoundError", str(error)), not_started=True, counted=False)
+    if isinstance(error, ActionNotRegistered | Unequipped):
+        return outcome_without_worker(error)
     return outcome_of_error(error, statement_error)
+
+
+def outcome_without_worker(error: ActionNotRegistered | Unequipped) -> Outcome:
+    """The outcome of an attempt that was not made, because this worker lacks the action or something that it needs.
+
+    An earlier attempt of the chunk hides `not_started` from the saga, which still must not count this one.
+    """
+    return Outcome("failed", failure=Failure("NotFoundError", str(error)), not_started=True, counted=False)
 
 
 async def _roll_back(tx: ChunkTransaction) -> None:

@@ -15,7 +15,7 @@ from saga_activities.http.response import (
     compile_result,
 )
 from sagas.builtins.callbacks import CALLBACK, CALLBACK_ADDRESS
-from sagas.errors import UsageError
+from sagas.errors import Unequipped
 from sagas.protocol.callback_address import callback_address
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.size_limits import limit_size
@@ -32,12 +32,12 @@ class CallbackAddresses:
         self._keys = keys or SigningKeys()
 
     def address(self, saga_id: str, key: str) -> str:
-        """The address for the call with this idempotency key. Raises UsageError if the project has none."""
+        """The address for the call with this idempotency key. Raises Unequipped if this worker has none."""
         if self._public_url is None:
-            raise UsageError("`callback` needs the address of `saga serve`: public_url under [serve] in saga.toml")
+            raise Unequipped("`callback` needs the address of `saga serve`: public_url under [serve] in saga.toml")
         address = callback_address(self._public_url, saga_id, key, self._keys)
         if address is None:
-            raise UsageError("`callback` needs a key that signs its address: definition_key under [worker]")
+            raise Unequipped("`callback` needs a key that signs its address: definition_key under [worker]")
         return address
 
 

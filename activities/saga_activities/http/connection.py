@@ -18,7 +18,7 @@ from saga_activities.http.credentials import SIGNATURE_HEADERS, Credentials, Cre
 from saga_activities.http.request import HttpRequest, redirect_target
 from saga_activities.http.response import HttpResponse
 from saga_activities.http.settings import HttpSettings
-from sagas.errors import UsageError
+from sagas.errors import Unequipped, UsageError
 from sagas.settings.http_auth import MutualTls
 
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -200,14 +200,14 @@ class HttpConnections:
     def get(self, name: str | None) -> HttpConnection:
         """The connection of this name; for None, one without a URL and credentials.
 
-        Raises UsageError for a name that is not in saga.toml.
+        Raises Unequipped for a name that is not in saga.toml.
         """
         if name is None:
             return self._unnamed
         try:
             return self._connections[name]
         except KeyError:
-            raise UsageError(
+            raise Unequipped(
                 f"there is no HTTP connection {name!r}",
                 help=f'add [connections.{name}] with kind = "http" to saga.toml',
             ) from None

@@ -12,7 +12,7 @@ import re
 import time
 from typing import Any
 
-from sagas.errors import UsageError
+from sagas.errors import Unequipped
 from sagas.settings import KafkaSettings
 
 LIBRDKAFKA_LOG = logging.getLogger("saga.kafka")
@@ -59,7 +59,7 @@ ClientProperties = dict[str, Any]
 def require_client() -> None:
     """Raises UsageError if the package confluent-kafka is not installed."""
     if importlib.util.find_spec("confluent_kafka") is None:
-        raise UsageError(
+        raise Unequipped(
             "Kafka needs the package confluent-kafka, which is not installed",
             help="pip install 'saga-orchestrator[kafka]'",
         )

@@ -52,7 +52,7 @@ from saga_activities.value_places import request_place
 from sagas.actions.events import Event
 from sagas.actions.message_headers import UnreadableHeader
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
-from sagas.errors import UsageError
+from sagas.errors import Unequipped, UsageError
 from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.protocol.origin import is_of_another_saga
 from sagas.protocol.outcomes import Failure, Outcome
@@ -141,7 +141,7 @@ class KafkaRequestAction:
 
     async def _transaction(self, invocation: Invocation, attempt: AttemptContext, body: Any) -> Outcome:
         if self._kafka.outbox is None:
-            raise UsageError(f'{REQUEST} needs a database for its commands: [kafka] outbox = "…" in saga.toml')
+            raise Unequipped(f'{REQUEST} needs a database for its commands: [kafka] outbox = "…" in saga.toml')
         guard = self._databases.guard(self._kafka.outbox)
         address = EntryKey(invocation.saga_id, invocation.entry, invocation.generation)
         return await guard.run_probe(address, body, scheduled_at=attempt.scheduled_at, deadline=attempt.deadline)

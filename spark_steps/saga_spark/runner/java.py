@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from saga_spark.job_errors import Unequipped
+from sagas.errors import Unequipped
 
 QUIET_OPTIONS = ("-Xlog:disable", "-Xlog:all=error:stderr")
 """Suppresses Java's warnings about classes that it cannot share, and about a file that does not match."""

@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from saga_spark.job_errors import RunnerLost, Unequipped
+from saga_spark.job_errors import RunnerLost
 from saga_spark.runner.runner_process import MEMORY_MARGIN, RunnerProcess
 from saga_spark.runner.runner_protocol import RETRY_KIND, error_from_json
 from saga_spark.settings import SparkSettings
-from sagas.errors import InfrastructureError, NeedsOperator, Unavailable
+from sagas.errors import InfrastructureError, NeedsOperator, Unavailable, Unequipped
 from sagas.text.masked_texts import texts_of_attempt
 
 CANCEL_TIMEOUT = 4.0

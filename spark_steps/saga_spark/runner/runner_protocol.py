@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped
+from saga_spark.job_errors import JobFailed, RunnerLost
 from saga_spark.settings import SparkSettings
-from sagas.errors import InfrastructureError, Rejected, Unavailable, UsageError
+from sagas.errors import InfrastructureError, Rejected, Unavailable, Unequipped, UsageError
 from sagas.settings.masking import remember_settings
 from sagas.text.author_errors import attribute_of
 from sagas.text.author_values import reportable, text_of

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from saga_spark.job_errors import RunnerLost, Unequipped, error_message, first_line
+from saga_spark.job_errors import RunnerLost, error_message, first_line
 from saga_spark.runner.cluster_watch import (
     LOST_AFTER,
     AbsenceTimer,
@@ -26,7 +26,7 @@ from saga_spark.runner.cluster_watch import (
 from saga_spark.runner.java import class_archive_options, require_java
 from saga_spark.settings import SparkSettings
 from sagas.builtins.spark import STAGING_SQL_CONF
-from sagas.errors import Unavailable
+from sagas.errors import Unavailable, Unequipped
 from sagas.settings.masking import mask
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from saga_spark.inputs.copied_values import CopiedColumn
 from saga_spark.inputs.frozen_inputs import JobInputs
 from saga_spark.inputs.postgresql_input import input_query
 from saga_spark.job.job_execution import check_outputs
-from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped, last_error_line, to_disk_error, to_job_error
+from saga_spark.job_errors import JobFailed, RunnerLost, last_error_line, to_disk_error, to_job_error
 from saga_spark.runner.runner_process import heap_bytes
 from saga_spark.runner.runner_protocol import (
     decode_message,
@@ -25,7 +25,7 @@ from saga_spark.runner.runner_protocol import (
 )
 from saga_spark.settings import SparkSettings
 from saga_spark.storage import list_parquet_files, list_staged_files, spark_path, to_uri
-from sagas.errors import InfrastructureError, Unavailable, UsageError
+from sagas.errors import InfrastructureError, Unavailable, Unequipped, UsageError
 
 
 @pytest.mark.parametrize(
