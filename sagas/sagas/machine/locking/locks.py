@@ -56,7 +56,17 @@ def hold_back(run: SagaRun, step: str) -> bool:
         return False
     if run.locks is None:
         _request(run)
-    return not are_held(run) and not run.committed
+    return not are_held(run) and not _goes_on_without(run)
+
+
+def _goes_on_without(run: SagaRun) -> bool:
+    """True past the commit point: nothing is undone for the lack of locks, which the saga may have released before a
+    reset. One of which nobody knows whether it is past that needs them, unless it had released them.
+    """
+    earlier = run.earlier
+    if not earlier.pivot_in_place:
+        return run.committed
+    return not earlier.commit_is_unknown or (run.locks is not None and run.locks.state == "RELEASED")
 
 
 def hold_back_undo(run: SagaRun) -> bool:
@@ -154,11 +164,13 @@ def answered(run: SagaRun, event: LocksAnswered) -> None:
         else:
             wait = min(FIRST_QUESTION * 2 ** min(locks.questions, 10), LAST_QUESTION)
             run.start_timer(QUESTION, wait, f"ask again for {describe_keys(locks.keys)}")
+    elif event.answer == "late" and run.earlier.pivot_in_place:
+        _withdraw(run, locks)
     elif event.answer == "late":
         _give_up(run, "late", "AlreadyReleased", "the locks of this saga had been released before it requested them")
     else:
         locks.blockers = list(event.blockers)
-        _give_up(run, "locked", "Locked", _refusal(locks))
+        _refuse(run, locks)
 
 
 def changed(run: SagaRun) -> None:
@@ -182,9 +194,17 @@ def timer_fired(run: SagaRun, id: str) -> None:
         locks.questions += 1
         _ask(run, locks)
     elif _remaining_wait(run, locks) < SHORTEST_REST:
-        _give_up(run, "locked", "Locked", _refusal(locks))
+        _refuse(run, locks)
     elif run.operator_pause_at is None:
         _start_limit(run, locks)
+
+
+def _refuse(run: SagaRun, locks: LockState) -> None:
+    """The locks are not free in time. A saga that cannot go back asks again."""
+    if not run.earlier.pivot_in_place:
+        _give_up(run, "locked", "Locked", _refusal(locks))
+    elif QUESTION not in run.timers and not locks.in_flight:
+        run.start_timer(QUESTION, FIRST_QUESTION, f"ask again for {describe_keys(locks.keys)}")
 
 
 def _hold(run: SagaRun, locks: LockState) -> None:
