@@ -8,16 +8,20 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
-Kind = Literal["sql", "auto", "crossed", "call", "nested", "wait"]
-"""``sql``: a guarded step with a guarded undo. ``auto``: one whose undo is automatic. ``crossed``: a guarded step whose
-undo is in another database. ``call``: a participant outside of the guards. ``nested``: a saga. ``wait``: a signal."""
+Kind = Literal["sql", "each", "two", "auto", "crossed", "call", "nested", "wait"]
+"""``sql``: a guarded step with a guarded undo. ``each``: two of them, by `for_each`. ``two``: a two-phase commit.
+``auto``: a step whose undo is automatic. ``crossed``: a guarded step whose undo is in another database. ``call``: a
+participant outside of the guards. ``nested``: a saga. ``wait``: a signal."""
+
+ITEMS = 2
+"""Those of a `for_each`."""
 
 TIMEOUT = 1.0
 """Seconds an attempt at a participant may take."""
 
-EFFECTFUL = ("sql", "auto", "crossed", "call", "nested")
+EFFECTFUL = ("sql", "each", "two", "auto", "crossed", "call", "nested")
 _DO = ("done", "done", "done", "lost", "failed", "rejected", "late", "silent")
-_UNDO = ("done", "done", "done", "done", "lost", "failed", "rejected")
+_UNDO = ("done", "done", "done", "lost", "failed", "rejected")
 _QUICK: Mapping[str, Any] = {"initial_interval": "100ms", "backoff_coefficient": 1, "max_interval": "300ms"}
 
 
@@ -44,6 +48,7 @@ class DrawnSaga:
 
     name: str
     steps: tuple[DrawnStep, ...]
+    has_lock: bool = False
 
     @property
     def has_pivot(self) -> bool:
@@ -56,7 +61,8 @@ class DrawnSaga:
             "timeout": f"{TIMEOUT:g}s",
             "compensate": {"retry": {"max_attempts": 3, **_QUICK}},
         }
-        return json.dumps({"saga": self.name, "defaults": defaults, "steps": steps}, indent=1)
+        locks = {"locks": {"keys": ["a lock"]}} if self.has_lock else {}
+        return json.dumps({"saga": self.name, **locks, "defaults": defaults, "steps": steps}, indent=1)
 
     def all_sagas(self) -> Iterator[DrawnSaga]:
         """The saga and those nested in it."""
@@ -70,6 +76,8 @@ class DrawnSaga:
         for step in self.steps:
             if step.nested is not None:
                 yield from step.nested.leaves(f"{path}{step.id}/")
+            elif step.kind == "each":
+                yield from ((f"{path}{step.id}#{item}", step) for item in range(ITEMS))
             elif step.kind != "wait":
                 yield path + step.id, step
 
@@ -80,15 +88,17 @@ def draw_saga(random: Random, name: str = "outer", *, depth: int = 1, pivot_shar
     pivot = random.randrange(count) if random.random() < pivot_share else None
     steps: list[DrawnStep] = []
     for place in range(count):
-        kinds: tuple[Kind, ...] = ("sql", "sql", "auto", "crossed", "call", "call", "wait")
+        kinds: tuple[Kind, ...] = ("sql", "sql", "each", "two", "auto", "crossed", "call", "call", "wait")
         if depth:
             kinds = (*kinds, "nested", "nested", "nested")
         kind = random.choice(kinds)
         if place == pivot:
             kind = random.choice(("sql", "call", "nested") if depth else ("sql", "call"))
         after = pivot is not None and place > pivot
-        if after and kind in ("auto", "crossed"):
+        if after and kind in ("auto", "crossed", "two"):
             kind = "sql"
+        if not depth and kind == "two":
+            kind = "sql"  # nothing undoes it once it is confirmed
         if not depth and kind == "wait" and random.random() < 0.5:
             kind = "call"
         id = f"{'abcd'[place]}"
@@ -103,7 +113,7 @@ def draw_saga(random: Random, name: str = "outer", *, depth: int = 1, pivot_shar
                 needs=steps[-1].needs or () if parallel else None,
                 pivot=place == pivot,
                 undo=pivot is None or place < pivot,
-                on_failure="park" if random.random() < 0.2 and place != pivot and kind != "wait" else None,
+                on_failure="park" if random.random() < 0.35 and place != pivot and kind != "wait" else None,
                 answers=_answers(random) if kind in ("call", "crossed") else {},
                 nested=nested,
             )
@@ -113,7 +123,7 @@ def draw_saga(random: Random, name: str = "outer", *, depth: int = 1, pivot_shar
         steps.insert(place, DrawnStep("w", "wait"))
     if not any(step.kind in EFFECTFUL for step in steps):
         steps[0] = DrawnStep("a", "sql", undo=pivot != 0, pivot=pivot == 0)
-    return DrawnSaga(name, tuple(steps))
+    return DrawnSaga(name, tuple(steps), has_lock=bool(depth) and random.random() < 0.3)
 
 
 def _answers(random: Random) -> dict[str, list[str]]:
@@ -151,6 +161,10 @@ def _step(step: DrawnStep) -> dict[str, Any]:
                 base["retry"] = _QUICK
             return {**base, "compensate": "uncall"} if step.undo else base
     base |= {"uses": "sql", "with": _note(step.place, "do", "step.key")}
+    if step.kind == "each":
+        base["for_each"] = list(range(ITEMS))
+    if step.kind == "two":
+        return {**base, "with": {**base["with"], "two_phase": True}}
     if not step.undo:
         return base
     if step.kind == "crossed":

@@ -132,7 +132,7 @@ class Operator:
 
     def _take_back(self, saga_id: str, step: str) -> None:
         path = f"{self._path(saga_id)}{step}"
-        paths = [leaf for leaf, _ in self.saga.leaves() if leaf == path or leaf.startswith(f"{path}/")]
+        paths = [leaf for leaf, _ in self.saga.leaves() if _is_of(leaf, path)]
         done = self.stack.participants.take_back_by_hand(self.saga, self.id, paths)
         self.note(f"undone by hand: {done}")
 
@@ -159,9 +159,9 @@ class Operator:
             return False  # it is decided there
         await self.settled()
         step, op, decisions = parked["step"], parked["op"], parked["decisions"]
-        path = f"{self._path(saga_id)}{step.partition('#')[0]}"
+        path = f"{self._path(saga_id)}{step}"
         present = self.stack.participants.present(self.saga, self.id)
-        counts = [count for leaf, count in present.items() if leaf == path or leaf.startswith(f"{path}/")]
+        counts = [count for leaf, count in present.items() if _is_of(leaf, path)]
         made, times = self._decision(saga_id, path, op, decisions, counts), self.count
         if made is None:
             return False
@@ -313,8 +313,14 @@ class Operator:
     async def _note_open_runs(self) -> None:
         for id in await self._open_runs():
             run = self.stack.temporal.get_workflow_handle(id)
-            events = [EventType.Name(event.event_type)[11:] async for event in run.fetch_history_events()]
-            self.note(f"open: {id}: {' '.join(events)}")
+            events: list[str] = []
+            async for event in run.fetch_history_events():
+                called = event.activity_task_scheduled_event_attributes.activity_type.name
+                timer = event.timer_started_event_attributes.timer_id
+                events.append(
+                    f"{EventType.Name(event.event_type)[11:]}{called and ' ' + called}{timer and ' ' + timer}"
+                )
+            self.note(f"open: {id}: {', '.join(events)}")
 
     async def _open_runs(self) -> list[str]:
         running = f"{self.stack.own} AND ExecutionStatus = 'Running'"
@@ -337,6 +343,11 @@ class Operator:
         if document is not None and document["state"] in ENDS:
             raise Fault(f"{document['state']}, and runs are open: {await self._open_runs()}")
         raise Fault(f"neither ends nor is stuck: {_shape(document)} {[_shape(each) for each in nested]}")
+
+
+def _is_of(leaf: str, path: str) -> bool:
+    """True if the effect is that of the step with this path, of an item of it, or of a saga that is nested there."""
+    return leaf == path or leaf.startswith((f"{path}/", f"{path}#"))
 
 
 def _shape(document: dict[str, Any] | None) -> Any:

@@ -201,6 +201,19 @@ class Participants:
                 counts[path] = self.run(step.place, statement, f"{saga_id}/{path}")[0][0]
         return dict(counts)
 
+    def holdings(self, saga_id: str) -> list[str]:
+        """The tables in which the saga, or one nested in it, has locks, row locks or prepared transactions."""
+        tables = {"saga_lock": "saga_id", "saga_row_lock": "saga_id", "pg_prepared_xacts": "gid"}
+        held: list[str] = []
+        for place in ("bank", "till"):
+            for table, column in tables.items():
+                if self.run(place, "select to_regclass(%s)", table)[0][0] is None:
+                    continue
+                query = f"select 1 from {table} where {column} = %s or starts_with({column}, %s)"
+                if self.run(place, query, saga_id, f"{saga_id}/"):
+                    held.append(f"{table} on {place}")
+        return held
+
     def take_back_by_hand(self, saga: DrawnSaga, saga_id: str, paths: Iterable[str]) -> list[str]:
         """Undo the effects of these steps that are there, as an operator does in the databases; gives their paths."""
         steps, present, done = dict(saga.leaves()), self.present(saga, saga_id), []

@@ -19,7 +19,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.integration.engine.sequences.drawn_sagas import DrawnSaga, draw_saga
 from tests.integration.engine.sequences.honest_operator import WHO, Fault, Operator, tasks_of
 from tests.integration.engine.sequences.participants import Row
-from tests.integration.engine.sequences.stack import open_stack
+from tests.integration.engine.sequences.stack import Stack, open_stack
 
 _PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0)
 
@@ -49,7 +49,6 @@ class Actions:
         self.operator, self.random = operator, random
         self.stack, self.temporal, self.id = operator.stack, operator.stack.temporal, operator.id
         self.made: list[str] = []
-        self.purged = 0
         self.actions: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
             "cancel": (3, self._cancel),
             "signal": (4, self._signal),
@@ -86,10 +85,22 @@ class Actions:
         return self.random.choices(list(weights), list(weights.values()))[0]
 
     async def run(self, names: Sequence[str] | None) -> str:
-        """Start the saga, make the actions, or two to six others, and let things rest; gives the state at rest."""
+        """Start the saga, make the actions, or two to eight others, and let things rest; gives the state at rest."""
         await self.stack.start_worker()
         await self.operator.command("start", "outer", "--id", self.id)
-        for place in range(self.random.randrange(2, 7) if names is None else len(names)):
+        if names is not None:
+            return await self._act(names, len(names))
+        if self.random.random() < 0.3:
+            self.operator.note(f"at rest: {await self.operator.rest()}")
+        end = await self._act(None, self.random.randrange(2, 6))
+        if self.random.random() < 0.4:
+            self.operator.note(f"at rest: {end}")
+            end = await self._act(None, self.random.randrange(1, 4))
+        return end
+
+    async def _act(self, names: Sequence[str] | None, count: int) -> str:
+        """Make the actions, and let things rest; gives the state at rest."""
+        for place in range(count):
             await asyncio.sleep(self.random.choice(_PAUSES))
             name = await self._draw() if names is None else names[place]
             self.made.append(name)
@@ -176,7 +187,6 @@ class Actions:
 
     async def _purge(self) -> None:
         purged = await self.stack.purge()
-        self.purged += purged
         self.operator.note(f"   purged {purged} sagas")
 
     async def _resume(self) -> None:
@@ -191,7 +201,7 @@ class Actions:
 
     async def _again(self) -> None:
         document, _ = await self.operator.show(self.id)
-        if document is None and self.purged:
+        if document is None:
             return  # nobody knows the id any more: it would be another saga, which the operator has to rule out
         printed = await self.operator.command("start", "outer", "--id", self.id, "--again")
         if printed.code == 0 and printed.out.startswith("started"):
@@ -237,7 +247,7 @@ async def run_sequence(
     with_ledger = random.random() < 0.5
     report.definition += f"{with_ledger=}"
     async with open_stack(folder, address, postgres, saga, ledger=with_ledger) as stack:
-        id = f"outer-{seed}"
+        id = stack.saga_id = f"outer-{seed}"
         stack.participants.prepare(saga, id)
         operator = Operator(stack, random, id)
         sequence = Actions(operator, random)
@@ -252,6 +262,7 @@ async def run_sequence(
             report.faults.append(f"harness: {error!r}\n{traceback.format_exc()}")
         rows, present = stack.participants.journal(), stack.participants.present(saga, id)
         report.faults += judge(saga, rows, present, report.end)
+        report.faults += [f"{report.end}, and it holds {held}" for held in await _holdings(stack, report.end)]
         began = operator.began
         report.log = operator.log
         hands = {True: " by hand", False: ""}
@@ -260,3 +271,16 @@ async def run_sequence(
         with contextlib.suppress(OSError):
             report.worker_logs = stack.worker_logs()
     return report
+
+
+async def _holdings(stack: Stack, end: str) -> list[str]:
+    """The holdings of a saga that has ended; its state is final shortly before it has released everything."""
+    if end not in ("COMPLETED", "COMPENSATED"):
+        return []
+    held: list[str] = []
+    for _ in range(50):
+        held = await asyncio.to_thread(stack.participants.holdings, stack.saga_id)
+        if not held:
+            break
+        await asyncio.sleep(0.2)
+    return held

@@ -51,6 +51,7 @@ class Stack:
 
     def __init__(self, folder: Path, client: Client, participants: Participants, saga: DrawnSaga) -> None:
         self.folder, self.client, self.participants, self.saga = folder, client, participants, saga
+        self.saga_id = ""
         self._workers = 0
         self.worker: WorkerProcess | None = None
 
@@ -148,6 +149,8 @@ def _write_project(folder: Path, address: str, urls: Mapping[str, str], saga: Dr
         f'task_queue = "sequence-{uuid.uuid4()}"',
         *(f'[connections.{place}]\nurl = "{urls[place]}"' for place in ("bank", "till")),
     ]
+    if saga.has_lock:
+        lines.append('[locks]\nconnection = "bank"')
     if ledger:
         lines.append('[ledger]\nconnection = "till"')
     (folder / "saga.toml").write_text("\n".join(lines) + "\n", "utf-8")
