@@ -122,6 +122,11 @@ class Locator:
         if undo is None and outcome is not None and state == "COMPLETED" and outcome.view and outcome.view.can_undo:
             row = await self._undone_row(run.run, outcome.view)
             return Location(saga_id, run if row is None else row)
+        if undo is not None and undo.run.ended_by_itself and not undo.never_accepted:
+            # It may have been started again since, by a run that Temporal has deleted.
+            later = await self._beyond_temporal(saga_id, undo.run.close_time)
+            if later.home is not None:
+                return later
         return Location(saga_id, run, undo)
 
     async def locate_known(self, saga_id: str) -> Location:

@@ -27,7 +27,7 @@ COMMAND = re.compile(r"\bsaga (?:resume|undo)\b(?:(?! {4}|[`\n;]|, then | if |, 
 TERMINATE = re.compile(r"terminate this run")
 RESET = re.compile(r"temporal workflow reset --workflow-id (\S+)")
 _TASK_COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-ENDS = ("COMPLETED", "COMPENSATED", "RESIDUE")
+ENDS = ("COMPLETED", "COMPENSATED", "RESIDUE", "FAILED")
 QUIET, LONG_QUIET = 15.0, 100.0
 """Seconds without a change after which a saga is taken for stuck; if it waits for an attempt, it may be lost with its
 worker, and is repeated after its timeout."""
