@@ -257,30 +257,41 @@ class Locator:
         keys = self.keys
         if keys is None or not keys.keys:
             return None
-        completed = await self._completed_run(run)
+        completed, between = await self._completed_run(run)
         row = None
         if completed is None:
             with contextlib.suppress(LedgerUnavailable):
                 row = await self.ledger.find(run.id)
             if row is None or row.view.state != "COMPLETED" or row.started_at >= run.start_time:
                 return None
+            between = [each for each in between if each.start_time >= row.started_at]
         base = "" if completed is None else completed.run.run_id
-        if await may_have_effects(self.temporal, run, keys, base=base):
-            return None
+        for each in (run, *between):  # the saga may have been started again before the last reset
+            if await may_have_effects(self.temporal, each, keys, base=base):
+                return None
         if completed is not None:
             return Location(run.id, completed, await self.undo_of(completed.run))
         assert row is not None
         return Location(run.id, row, await counted_undo(self, run.id, row.view.saga, row.started_at))
 
-    async def _completed_run(self, run: RunInfo) -> RunDescription | None:
-        """The last run of the id before this one, if it has completed as a worker of the project has signed."""
+    async def _completed_run(self, run: RunInfo) -> tuple[RunDescription | None, list[RunInfo]]:
+        """The last run of the id before this one that has ended by itself, if it has completed as a worker of the
+        project has signed; and the runs after it that were closed from outside.
+        """
+        between: list[RunInfo] = []
         async for other in list_runs(self.temporal, keyword_condition("WorkflowId", run.id)):
-            if other.id != run.id or other.start_time >= run.start_time or not other.ended_by_itself:
+            if other.id != run.id or other.start_time >= run.start_time:
+                continue
+            if other.ended_from_outside:
+                between.append(other)
+            if not other.ended_by_itself:
                 continue
             outcome = await outcome_of(self, other)
             if outcome.is_believed and not was_refused(other):
-                return await describe_run(self.temporal, run.id, other.run_id) if outcome.state == "COMPLETED" else None
-        return None
+                is_completed = outcome.state == "COMPLETED"
+                later = [each for each in between if each.start_time >= other.start_time]
+                return await describe_run(self.temporal, run.id, other.run_id) if is_completed else None, later
+        return None, between
 
     async def _undone_row(self, run: RunInfo, view: SagaView) -> RunRow | None:
         """The row of a completed saga that was undone since, by a run that Temporal has deleted."""
