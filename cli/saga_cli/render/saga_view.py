@@ -20,7 +20,7 @@ from sagas.presentation.step_text import (
     MAX_INLINE,
     failed_calls,
     forward_text,
-    is_held,
+    is_held_back,
     is_unreached,
     rows_to_show,
     undo_span,
@@ -328,7 +328,7 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
             rows.append([])
             continue
         rows.append(_step_row(row, now))
-        if is_held(view, row):
+        if is_held_back(view, row):
             rows[-1][0], rows[-1][3] = ("⏸", "yellow"), ("held", "yellow")
         if is_unreached(view, row):
             rows[-1][3] = ("not reached", "dim")

@@ -12,7 +12,7 @@ from typing import Any
 from sagas.bulk.member import Member, PendingCall
 from sagas.machine.standing_pauses import pause_view
 from sagas.protocol.messages import Call
-from sagas.protocol.outcomes import Outcome, is_held
+from sagas.protocol.outcomes import Outcome, is_held_back
 from sagas.protocol.saga_view import PauseView
 from sagas.protocol.standing_pause import StandingPause
 
@@ -43,7 +43,7 @@ class HeldChunks:
 
     def chunk_ended(self, call: Call, outcomes: Sequence[Outcome | None], at: float) -> bool:
         """Learn from a chunk, of which ``call`` is one; returns whether it was held back."""
-        held = next((outcome for outcome in outcomes if outcome is not None and is_held(outcome)), None)
+        held = next((outcome for outcome in outcomes if outcome is not None and is_held_back(outcome)), None)
         pause = None if held is None or held.failure is None else StandingPause.from_json(held.failure.details)
         if held is None or pause is None:
             self._holds.pop(chunk_key(call), None)

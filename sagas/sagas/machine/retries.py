@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sagas.definition.model import Operation, Retry, StepDefinition, backoff, has_effect, is_nested, remaining_retry
 from sagas.machine.state import Entry, Flight, OperationState, SagaRun
-from sagas.protocol.outcomes import Outcome, is_held
+from sagas.protocol.outcomes import Outcome, is_held_back
 
 
 def is_retried_without_limit(run: SagaRun, step: StepDefinition, op: str) -> bool:
@@ -107,7 +107,7 @@ def remaining_of_call(run: SagaRun, entry: Entry, flight: Flight, retry: Retry) 
 
 def longest_interval(retry: Retry, outcome: Outcome) -> float:
     """Seconds until a call is repeated that waits for its database, for the end of a pause, or for its connection."""
-    if (is_held(outcome) or not outcome.charged) and outcome.retry_after is not None:
+    if (is_held_back(outcome) or not outcome.charged) and outcome.retry_after is not None:
         return outcome.retry_after
     return retry.max_interval
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sagas.machine.state import Flight, SagaRun
-from sagas.protocol.outcomes import PAUSED, Failure, Outcome, is_held
+from sagas.protocol.outcomes import PAUSED, Failure, Outcome, is_held_back
 from sagas.protocol.saga_view import PauseView
 from sagas.protocol.standing_pause import ANSWERED, StandingPause
 from sagas.text.shortening import shorten
@@ -18,7 +18,7 @@ _MAX_ANSWER = 300
 def noted(run: SagaRun, flight: Flight, outcome: Outcome) -> Outcome:
     """The outcome, after the pause is remembered that holds the call back, or that none does any more."""
     run.held_calls.pop(flight.id, None)
-    if is_held(outcome) and outcome.failure is not None:
+    if is_held_back(outcome) and outcome.failure is not None:
         pause = StandingPause.from_json(outcome.failure.details)
         if pause is not None:
             run.held_calls[flight.id] = (flight.entry, pause)
@@ -31,7 +31,7 @@ def failure_json(before: Mapping[str, Any] | None, failure: Failure, outcome: Ou
     An attempt that is held back has no answer of its own: it keeps that of the last one that was made.
     """
     error = failure.to_json()
-    if not is_held(outcome) or before is None:
+    if not is_held_back(outcome) or before is None:
         return error
     answered = before["details"].get(ANSWERED) if before["type"] == PAUSED else _answer(before)
     return error if answered is None else {**error, "details": {**error["details"], ANSWERED: answered}}

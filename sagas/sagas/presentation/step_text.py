@@ -49,7 +49,7 @@ def _state_pair(step: StepView) -> tuple[str, str]:
     return step.state, step.compensation.state if step.compensation else ""
 
 
-def is_held(view: SagaView, step: StepView) -> bool:
+def is_held_back(view: SagaView, step: StepView) -> bool:
     """True for a step whose first call a pause holds back: nothing of it has begun."""
     held = view.paused is not None and step.id in view.paused.held
     return held and step.state == "RUNNING" and not step.attempts

@@ -128,7 +128,7 @@ class Outcome:
         return Outcome("done", result, attempt=attempt, marker=marker)
 
 
-def is_held(outcome: Outcome) -> bool:
+def is_held_back(outcome: Outcome) -> bool:
     """True for an attempt that was not made because of a pause: it is repeated until the pause has ended."""
     return not outcome.counted and outcome.failure is not None and outcome.failure.type == PAUSED
 

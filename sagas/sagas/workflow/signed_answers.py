@@ -15,7 +15,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.exceptions import ApplicationError, FailureError
 
 from sagas.input_limits import MAX_RETRY_DELAY
-from sagas.protocol.outcomes import Failure, Outcome, is_held
+from sagas.protocol.outcomes import Failure, Outcome, is_held_back
 from sagas.protocol.payloads import ANSWER_METADATA, NOT_REGISTERED_TYPES, UNSIGNED_TYPE, decode_failure, decode_result
 from sagas.protocol.signed_content import failure_content, read_answer_signature
 from sagas.workflow.failures import activity_failure, activity_outcome, attempts_made
@@ -169,7 +169,7 @@ def outcome_of_request(name: str, request: Payload, error: FailureError, marker:
     A reply repeats nothing: only a worker, which signs it, can hold an attempt back, or not charge it.
     """
     outcome, cause = outcome_of_others(error, f"reply {marker}"), activity_failure(error)
-    is_limited = outcome.charged and not is_held(outcome)
+    is_limited = outcome.charged and not is_held_back(outcome)
     if is_limited or not isinstance(cause, ApplicationError):
         return outcome
     if is_believed_failure(name, request, cause, marker, call=call):

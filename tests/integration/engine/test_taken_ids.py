@@ -52,7 +52,7 @@ async def test_an_id_that_another_workflow_holds_is_named_until_it_is_free(env: 
         await start_instead(client, id, "billing", "nobody")
         settings = client.project.settings
         [lost] = await find_lost(client.locator, settings, suspects=[id])
-        assert (lost.verdict, lost.is_held, lost.holds) == ("replaced", True, ("open effects: first on shop",))
+        assert (lost.verdict, lost.id_is_in_use, lost.holds) == ("replaced", True, ("open effects: first on shop",))
         assert (await read_view_with_stuck(client.locator, id)).stuck == (lost.reason,)
         location = await client.locator.locate(id)
         assert await judge(client.locator, settings, location) == "replaced"

@@ -14,9 +14,9 @@ from saga_workers.deploy.statement_problems import statement_checks
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.stuck.database_traces import unanswered_message
-from saga_workers.temporal.claimed_states import closed_view
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
+from saga_workers.temporal.visible_states import closed_view
 from saga_workers.views.saga_list import SagaFilter, ledger_views, list_saga_runs
 from sagas.errors import SagaError
 from sagas.machine.machine import Machine

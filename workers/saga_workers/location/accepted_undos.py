@@ -11,11 +11,11 @@ from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes
 from temporalio.client import Client as Temporal
 
 from saga_workers.temporal.begun_runs import completes_task
-from saga_workers.temporal.claimed_states import CLOCKS_DIFFER
 from saga_workers.temporal.run_history import readable_events, start_of_run
 from saga_workers.temporal.saga_runs import was_accepted
 from saga_workers.temporal.signed_calls import calling_run, is_signed_answer, is_signed_call
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
+from saga_workers.temporal.visible_states import CLOCKS_DIFFER
 from sagas.protocol.payloads import LOAD_ACTIVITY
 from sagas.settings.signing_keys import SigningKeys
 

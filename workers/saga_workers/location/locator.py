@@ -24,7 +24,6 @@ from saga_workers.location.known_ends import knows_end
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.parent_command import parent_command
 from saga_workers.location.verified_outcomes import outcome_of
-from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import describe_bulk
@@ -32,6 +31,7 @@ from saga_workers.temporal.saga_input import UnreadableRunInput, first_input
 from saga_workers.temporal.saga_runs import describe_saga_run, was_refused
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
+from saga_workers.temporal.visible_states import may_be_undone
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.doubtful_outcomes import UNVERIFIED

@@ -10,9 +10,9 @@ from temporalio.client import Client as Temporal
 
 from saga_workers.location.location import Location
 from saga_workers.location.verified_outcomes import OutcomeReader, outcome_of, state_of
-from saga_workers.temporal.claimed_states import visible_state
 from saga_workers.temporal.root_starts import root_start_of_run
 from saga_workers.temporal.run_times import PRECISION, was_closed_before, was_started_by
+from saga_workers.temporal.visible_states import visible_state
 from sagas.protocol.origin import Origin, same_owner
 from sagas.text.shell import saga_command
 

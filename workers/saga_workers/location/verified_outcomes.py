@@ -12,9 +12,9 @@ from typing import Protocol
 
 from saga_activities.ledger.records import RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
-from saga_workers.temporal.claimed_states import closed_view, visible_state
 from saga_workers.temporal.saga_runs import was_refused
 from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.temporal.visible_states import closed_view, visible_state
 from sagas.protocol.doubtful_outcomes import IN_LEDGER, UNVERIFIED, encrypted_outcome
 from sagas.protocol.payloads import OUTCOME_MEMO, OUTCOME_SIGNATURE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView, ViewState

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
-from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.temporal.visible_states import may_be_undone
 from saga_workers.views.saga_view import bare_view, with_undo
 from sagas.protocol.doubtful_outcomes import IN_LEDGER, missing_key
 from sagas.protocol.saga_view import SagaView

@@ -16,8 +16,8 @@ from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import differing_states, write_row
 from saga_workers.runtime.logs import fields
-from saga_workers.temporal.claimed_states import visible_state
 from saga_workers.temporal.server_time import ServerTime
+from saga_workers.temporal.visible_states import visible_state
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from sagas.errors import SagaError
 from sagas.protocol.payloads import UNDO_SUFFIX

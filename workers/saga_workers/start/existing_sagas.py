@@ -14,10 +14,10 @@ from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.start.start_requests import StartRequest, StartResult
-from saga_workers.temporal.claimed_states import carried_start
 from saga_workers.temporal.saga_input import read_input
 from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.temporal_runs import NoAnswer, RunDescription, RunInfo
+from saga_workers.temporal.visible_states import carried_start
 from saga_workers.views.saga_view import read_view
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition

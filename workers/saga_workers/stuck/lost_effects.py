@@ -26,7 +26,6 @@ from saga_workers.location.locator import Locator
 from saga_workers.location.served_runs import is_on_own_queue, is_open_for, is_served
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.stuck.missing_parents import find_missing_parent
-from saga_workers.temporal.claimed_states import carried_start
 from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.run_times import PRECISION, was_closed_before, was_started_by
@@ -34,6 +33,7 @@ from saga_workers.temporal.saga_input import ForeignInput, first_input
 from saga_workers.temporal.saga_runs import describe_saga_run, was_accepted, was_never_accepted
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs, namespace_retention
 from saga_workers.temporal.visibility_filter import keyword_condition
+from saga_workers.temporal.visible_states import carried_start
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.protocol.doubtful_outcomes import UNVERIFIED
 from sagas.protocol.origin import Origin, same_owner, same_start

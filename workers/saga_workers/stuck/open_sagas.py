@@ -65,7 +65,7 @@ async def find_lost(
                 lost = await lost_saga(locator, location, effects[location.saga_id], held[location.saga_id])
                 return lost or await interrupted_undo(locator, location, effects[location.saga_id])
             except UnreadableRunInput as error:
-                return OpenSaga(location.saga_id, "unreadable", location.saga, holder=error.message, is_held=True)
+                return OpenSaga(location.saga_id, "unreadable", location.saga, holder=error.message, id_is_in_use=True)
 
     lost: dict[str, OpenSaga] = {}
     for saga in await asyncio.gather(*map(judge, locations)):

@@ -139,7 +139,7 @@ async def _find_stuck(
         unavailable = error  # those that Temporal has come first
     lost = {saga.saga_id: saga for saga in databases.lost if _is_asked_for(criteria, saga)}
     for saga in lost.values():
-        if not saga.is_held:
+        if not saga.id_is_in_use:
             yield _with_reasons_of(saga.bare_view, members.pop(saga.saga_id, None))
     for status in ("ExecutionStatus = 'Running'", ENDED_FROM_OUTSIDE):
         async for runs in _portions(list_saga_runs(temporal, _with_status(criteria, status))):

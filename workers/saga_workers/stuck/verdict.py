@@ -52,8 +52,8 @@ class OpenSaga:
 
     ``saga``: its name, if known. ``holds``: what it has in the databases, in words. ``outcome``: what `saga resume`
     does with it, if that is known. ``parent``: the id of the saga that starts a deleted nested one again. ``holder``:
-    the run that has its id, in words, if it is one of another workflow, or why it cannot be read; ``is_held``: it is
-    open, and has the ``held`` id. ``view``: that of an interrupted undo. ``may_have_ended``: nobody knows whether it
+    the run that has its id, in words, if it is one of another workflow, or why it cannot be read; ``id_is_in_use``: it
+    is open, and has the ``used_id``. ``view``: that of an interrupted undo. ``may_have_ended``: nobody knows whether it
     had ended, so that its effects may be meant to stay. ``resume``: its `saga resume` with the options that it needs,
     empty without any, or the reset that has to come first; ``then``: what a person does after that.
     """
@@ -65,8 +65,8 @@ class OpenSaga:
     outcome: str = ""
     parent: str | None = None
     holder: str = ""
-    is_held: bool = False
-    held: str = "its id"
+    id_is_in_use: bool = False
+    used_id: str = "its id"
     view: SagaView | None = None
     may_have_ended: bool = False
     resume: str = ""
@@ -100,8 +100,8 @@ class OpenSaga:
                 if self.outcome:
                     return f"{what}: `{self.command}` {self.outcome}"
                 return self._unless_ended(what, f"start it again with `{self.command}`, {self.then}")
-            case "replaced" if self.is_held:
-                what = f"{self.holder} has {self.held}, and its own effects are open ({holds})"
+            case "replaced" if self.id_is_in_use:
+                what = f"{self.holder} has {self.used_id}, and its own effects are open ({holds})"
                 ended = "wait for the end of that run" if self.may_have_ended else "end that run, or wait for its end"
                 return self._unless_ended(what, f"{ended}, and then `{self.command}`")
             case "replaced" if self.holder:
@@ -266,8 +266,10 @@ async def _judged_effects(
     may_have = not held and parent is None and await may_have_ended(locator, location, lost)
     described, undo = location.run, location.undo
     if undo is not None and undo.run.running and parent is None:
-        holder, held_id = holder_in_words(undo.run), "the id of its undo"
-        replaced = OpenSaga(location.saga_id, "replaced", saga, holds, holder=holder, is_held=True, held=held_id)
+        holder, used_id = holder_in_words(undo.run), "the id of its undo"
+        replaced = OpenSaga(
+            location.saga_id, "replaced", saga, holds, holder=holder, id_is_in_use=True, used_id=used_id
+        )
         return replace(replaced, may_have_ended=may_have)
     if described is None or described.never_accepted or parent is not None or origin is None:
         return OpenSaga(location.saga_id, "deleted", saga, holds, parent=parent, may_have_ended=may_have)
@@ -276,7 +278,7 @@ async def _judged_effects(
         return OpenSaga(location.saga_id, "deleted", saga, holds, may_have_ended=may_have)
     is_other = run.workflow_type != origin.saga or run.running
     holder = holder_in_words(run) if is_other else ""
-    other = OpenSaga(location.saga_id, "replaced", saga, holds, holder=holder, is_held=is_other and run.running)
+    other = OpenSaga(location.saga_id, "replaced", saga, holds, holder=holder, id_is_in_use=is_other and run.running)
     return replace(other, may_have_ended=may_have)
 
 
@@ -300,7 +302,7 @@ def _parent_of_effects(missing: MissingParent, holds: str, *, may_have_ended: bo
     if holder is None:
         return OpenSaga(missing.saga_id, "deleted", None, (holds,), may_have_ended=may_have_ended)
     other = OpenSaga(missing.saga_id, "replaced", None, (holds,), holder=holder_in_words(holder))
-    return replace(other, is_held=holder.running, may_have_ended=may_have_ended)
+    return replace(other, id_is_in_use=holder.running, may_have_ended=may_have_ended)
 
 
 async def replaced_saga(

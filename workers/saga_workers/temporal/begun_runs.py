@@ -9,9 +9,9 @@ from temporalio.api.enums.v1 import ContinueAsNewInitiator, EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as Temporal
 
-from saga_workers.temporal.claimed_states import visible_state
 from saga_workers.temporal.run_history import RunIds, readable_events
 from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.temporal.visible_states import visible_state
 from sagas.protocol.saga_view import ViewState
 
 

@@ -12,10 +12,10 @@ from temporalio.client import WorkflowExecutionStatus
 
 from saga_activities.concurrency import Backoff
 from saga_workers.temporal.begun_runs import continues_run
-from saga_workers.temporal.claimed_states import visible_state
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
+from saga_workers.temporal.visible_states import visible_state
 from sagas.bulk.names import TAKE_ACTIVITY
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import LOAD_ACTIVITY, OUTCOME_MEMO, VERIFY_ACTIVITY

@@ -9,7 +9,7 @@ from temporalio.service import RPCError
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.claimed_states import visible_state
+from saga_workers.temporal.visible_states import visible_state
 from saga_workers.views.answering import Workers
 from saga_workers.views.saga_view import read_view
 from sagas.errors import UsageError

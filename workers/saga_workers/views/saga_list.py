@@ -16,7 +16,6 @@ from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import verified_view
 from saga_workers.temporal.begun_runs import open_state
-from saga_workers.temporal.claimed_states import closed_view, may_be_undone, visible_state
 from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import (
@@ -26,6 +25,7 @@ from saga_workers.temporal.visibility_filter import (
     prefix_condition,
     require_literals,
 )
+from saga_workers.temporal.visible_states import closed_view, may_be_undone, visible_state
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import claimed_view, view_in_bulk
 from saga_workers.views.run_facts import web_ui_link

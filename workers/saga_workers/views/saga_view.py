@@ -26,10 +26,10 @@ from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of, verified_view
 from saga_workers.temporal.attempt_failure import latest_failure
 from saga_workers.temporal.begun_runs import open_state
-from saga_workers.temporal.claimed_states import carried_start, closed_view, may_be_undone, visible_state
 from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_foreign_failure, read_single_payload
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
+from saga_workers.temporal.visible_states import carried_start, closed_view, may_be_undone, visible_state
 from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications

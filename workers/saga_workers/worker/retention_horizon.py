@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
-from saga_workers.temporal.claimed_states import carried_start, closed_view
 from saga_workers.temporal.root_starts import root_start_of_run
 from saga_workers.temporal.saga_runs import was_never_accepted, was_refused
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, describe_run, list_runs
+from saga_workers.temporal.visible_states import carried_start, closed_view
 from saga_workers.worker.earlier_starts import has_begun_before
 from sagas.protocol.origin import same_owner
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -55,19 +55,19 @@ async def _earliest_start(locator: Locator, runs: AsyncIterator[RunInfo], before
     start of the first one in its memo, which is verified in the order of the times: few have to be.
     """
     earliest: float | None = None
-    claims: list[tuple[float, RunInfo]] = []
+    starts: list[tuple[float, RunInfo]] = []
     async for run in runs:
-        began, claimed = run.start_time.timestamp(), await carried_start(run)
-        if claimed is not None and claimed < before:
-            claims.append((claimed, run))
+        began, carried = run.start_time.timestamp(), await carried_start(run)
+        if carried is not None and carried < before:
+            starts.append((carried, run))
         if began < before and (earliest is None or began < earliest):
             earliest = began
-    for claimed, run in sorted(claims, key=lambda claim: claim[0]):
-        if earliest is not None and claimed >= earliest:
+    for carried, run in sorted(starts, key=lambda start: start[0]):
+        if earliest is not None and carried >= earliest:
             break
         is_own = locator.settings is None or run.task_queue == locator.settings.temporal.task_queue
-        if await has_begun_before(locator.temporal, run, claimed, locator.keys if is_own else None):
-            return claimed
+        if await has_begun_before(locator.temporal, run, carried, locator.keys if is_own else None):
+            return carried
     return earliest
 
 
@@ -104,11 +104,11 @@ async def _may_be_undone(locator: Locator, run: RunInfo) -> bool:
     """A run whose outcome is not signed, and not in the ledger either, may be a saga of this project that somebody else
     has closed: it keeps its rows. Runs without an outcome are not sagas. Those of another project have other keys.
     """
-    claimed = await closed_view(run)
-    if claimed is None:
+    view = await closed_view(run)
+    if view is None:
         return False
     if locator.settings is None or run.task_queue != locator.settings.temporal.task_queue:
-        return claimed.can_undo
+        return view.can_undo
     outcome = await outcome_of(locator, run)
     return outcome.view is None or outcome.view.can_undo
 

@@ -147,8 +147,8 @@ def _print_list(views: Sequence[SagaView], stuck: bool, *, is_cut: bool, are_lat
         late = "no saga is stuck, but rows that are enqueued are not delivered"
         echo(late if are_late else "nothing is stuck" if stuck else "no sagas")
         return
-    held = [view for view in views if stuck and _is_held(view)]
-    _print_table([view for view in views if not (stuck and _is_held(view))])
+    held = [view for view in views if stuck and _is_held_back(view)]
+    _print_table([view for view in views if not (stuck and _is_held_back(view))])
     groups: dict[tuple[str, ...], list[SagaView]] = {}
     for view in held:
         groups.setdefault(tuple(view.stuck or ()), []).append(view)
@@ -161,7 +161,7 @@ def _print_list(views: Sequence[SagaView], stuck: bool, *, is_cut: bool, are_lat
         echo(f"… the first {len(views)}; use --limit N for more")
 
 
-def _is_held(view: SagaView) -> bool:
+def _is_held_back(view: SagaView) -> bool:
     """True if what holds the saga also holds others: a pause of a name or a connection, or a circuit breaker."""
     return view.paused is not None and view.paused.kind is not None and len(view.stuck or ()) == 1
 

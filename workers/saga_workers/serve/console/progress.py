@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sagas.presentation.remaining_steps import done_steps, undone_steps
-from sagas.presentation.step_text import is_held
+from sagas.presentation.step_text import is_held_back
 from sagas.presentation.unproven_effects import undecided_steps
 from sagas.protocol.saga_view import SagaView
 from sagas.text.shortening import join_names
@@ -33,7 +33,7 @@ def progress_of(view: SagaView) -> SagaProgress:
         title = "Still to be undone" if view.repeated_from is None else "Undone next, then run again"
         return SagaProgress("Undone", undone, title, list(reversed(still)), _repetition_note(view), ())
     done, remaining = done_steps(view)
-    held = {step.id for step in view.steps if is_held(view, step)}
+    held = {step.id for step in view.steps if is_held_back(view, step)}
     undoable = [step for step in undone_steps(view)[1] if step not in held]
     note, undoable = _undo_note(view), list(reversed(undoable))
     return SagaProgress("Done", done, "Remains to be done", remaining, note, undoable if note.endswith(":") else ())

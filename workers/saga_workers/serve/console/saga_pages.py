@@ -34,7 +34,7 @@ from sagas.presentation.step_text import (
     MAX_INLINE,
     failed_calls,
     forward_text,
-    is_held,
+    is_held_back,
     is_unreached,
     parked_arguments,
     rows_to_show,
@@ -169,7 +169,7 @@ def step_rows(view: SagaView, now: datetime) -> list[StepRow]:
         text = error_text(step.error) if step.error and step.state not in ("DONE", "CONFIRMED", "CONFIRMING") else ""
         error = text if len(text) > MAX_INLINE and (step.id, "do") not in parked else ""
         calls = [(_CALL_TITLES[op], call) for op, call in failed_calls(step) if (step.id, op) not in parked]
-        forward = "held back by a pause" if is_held(view, step) else forward_text(step, now)
+        forward = "held back by a pause" if is_held_back(view, step) else forward_text(step, now)
         forward = "not reached" if is_unreached(view, step) else forward
         rows.append(StepRow(None, step, forward, undo_span(step)[0], error, calls))
     return rows

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from saga_workers.serve.console.words import REQUEST_WORDS, STATE_WORDS
 from sagas.presentation.access_lines import access_text, told_once
-from sagas.presentation.step_text import is_held
+from sagas.presentation.step_text import is_held_back
 from sagas.presentation.styled_text import error_text, parse_timestamp
 from sagas.presentation.web_ui_text import no_effect_text, was_held
 from sagas.protocol.saga_view import DecisionView, ParkedView, SagaView, StepView
@@ -52,11 +52,11 @@ def _events(view: SagaView) -> Iterator[StoryEvent]:
         yield StoryEvent(view.started_at, "The saga started")
     before, after = _around_commit(view)
     for step in before:
-        yield from _step_events(step, waits_for_resume=is_held(view, step))
+        yield from _step_events(step, waits_for_resume=is_held_back(view, step))
     if view.committed_at:
         yield StoryEvent(view.committed_at, "The point of no return was passed")
     for step in after:
-        yield from _step_events(step, waits_for_resume=is_held(view, step))
+        yield from _step_events(step, waits_for_resume=is_held_back(view, step))
     names = {step.id: shorten(step.name or step.id) for step in view.steps}
     for parked in view.parked:
         yield _parked_event(parked, names.get(parked.step, parked.step))

@@ -1,6 +1,6 @@
-"""The state that a run claims: by its status, its search attributes, and the view in its memo.
+"""The state that a run shows in Temporal: by its status, its search attributes, and the view in its memo.
 
-Whether a claim of a closed run is believed, see :mod:`saga_workers.location.verified_outcomes`.
+What of it is believed of a closed run, see :mod:`saga_workers.location.verified_outcomes`.
 """
 
 from __future__ import annotations
