@@ -23,6 +23,7 @@ from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import UNDO_SUFFIX, encode_call
+from sagas.workflow.any_worker import for_any_worker
 from sagas.workflow.callbacks import Callbacks, Ended, awaits_callback
 from sagas.workflow.failures import attempts_made, is_final_failure
 from sagas.workflow.limits import to_payload
@@ -74,6 +75,7 @@ class ActivityCalls:
         self._abandonable: dict[str, _Abandonable] = {}
         self._abandoned: dict[str, int] = {}
         self._cancelling: set[str] = set()
+        self._not_performed: set[str] = set()
         self._answers = 0
 
     def start(self, call: Call) -> None:
@@ -156,6 +158,7 @@ class ActivityCalls:
                 outcome = outcome_of_foreign_answer(value, self._marker(call.id))
         self._running.pop(call.id, None)
         self._cancelling.discard(call.id)
+        (self._not_performed.add if outcome.not_started else self._not_performed.discard)(call.id)
         return outcome, _counted(call, outcome)
 
     async def _wait_until_due(self, call: Call) -> None:
@@ -177,9 +180,10 @@ class ActivityCalls:
         return f"{id}~{times}" if times else id
 
     def _start_activity(self, call: Call, payload: Payload, heartbeat: float | None) -> workflow.ActivityHandle[Any]:
-        handle = self._running[call.id] = _start_activity(
-            call, RawValue(payload), self._activity_id(call.id), heartbeat
-        )
+        with for_any_worker(call.id in self._not_performed):
+            handle = self._running[call.id] = _start_activity(
+                call, RawValue(payload), self._activity_id(call.id), heartbeat
+            )
         return handle
 
     async def _await_worker(

@@ -37,6 +37,7 @@ from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, in_parts
 from sagas.text.exact_json import decode_json
 from sagas.text.shortening import counted
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
+from sagas.workflow.any_worker import for_any_worker
 from sagas.workflow.bulk_request import BulkRequest, read_request
 from sagas.workflow.client_messages import cancel_event
 from sagas.workflow.delays import wait_for
@@ -100,6 +101,7 @@ class BulkWorkflow:
         """Why sagas are not started, because of their inputs."""
         self._alone: dict[str, str] = {}
         self._detached: list[str] = []
+        self._not_performed = False
         self._tasks = TaskSet()
         self._throttle = PayloadThrottle()
         self._next_in_line = asyncio.Lock()
@@ -242,20 +244,21 @@ class BulkWorkflow:
         await self._wait_for_room(len(chunk.data))
         call = ""
         try:
-            handle = workflow.start_activity(
-                CHUNK_ACTIVITY,
-                RawValue(chunk),
-                activity_id=f"{first.id.partition('#')[0]}~{command.id}",
-                result_type=RawValue,
-                summary=limit_summary(f"{first.summary} × {len(command.calls)}"),
-                start_to_close_timeout=max(_CHUNK_TIMEOUT, timedelta(seconds=2 * first.timeout)),
-                heartbeat_timeout=_heartbeat_timeout(first),
-                retry_policy=RetryPolicy(
-                    initial_interval=timedelta(seconds=0.2),
-                    maximum_attempts=command.max_attempts,
-                    backoff_coefficient=1.0,
-                ),
-            )
+            with for_any_worker(self._not_performed):
+                handle = workflow.start_activity(
+                    CHUNK_ACTIVITY,
+                    RawValue(chunk),
+                    activity_id=f"{first.id.partition('#')[0]}~{command.id}",
+                    result_type=RawValue,
+                    summary=limit_summary(f"{first.summary} × {len(command.calls)}"),
+                    start_to_close_timeout=max(_CHUNK_TIMEOUT, timedelta(seconds=2 * first.timeout)),
+                    heartbeat_timeout=_heartbeat_timeout(first),
+                    retry_policy=RetryPolicy(
+                        initial_interval=timedelta(seconds=0.2),
+                        maximum_attempts=command.max_attempts,
+                        backoff_coefficient=1.0,
+                    ),
+                )
             call = latest_call()
             result = await handle
             if not is_believed_answer(CHUNK_ACTIVITY, chunk, result.payload, f"chunk {command.id}", call=call):
@@ -269,6 +272,7 @@ class BulkWorkflow:
             unreadable = Failure("Unreadable", f"the result of the chunk cannot be read: {error}")
             outcomes = [Outcome("unknown", failure=unreadable, attempt=1)] * len(command.calls)
         self._tasks.discard(f"chunk {command.id}")
+        self._not_performed = any(outcome is not None and outcome.not_started for outcome in outcomes)
         machine = self._current()
         if lost is None:
             self._execute(machine.chunk_ended(command.id, outcomes, workflow.time(), attempt))

@@ -64,6 +64,19 @@ def without(project: Project, name: str) -> Project:
     return earlier
 
 
+async def test_a_worker_beside_it_performs_them(project: Project) -> None:
+    for name in ("wh", "led"):
+        await set_up_database(project.settings.sql_connection(name))
+    async with running_worker(without(project, "wh")) as client:
+        ids = [await begin(client, "moved") for _ in range(3)]
+        ids += [handle.id for handle in await client.start_many("moved", [{} for _ in range(5)], bulk=True)]
+        for id in (ids[0], ids[-1]):
+            await until(lambda id=id: _waits(client, id))
+        async with running_worker(project):
+            ended = [(await finished(client, id))["state"] for id in ids]
+    assert ended == ["COMPLETED"] * len(ids)
+
+
 async def test_calls_wait_for_a_worker_that_has_it(project: Project) -> None:
     for name in ("wh", "led"):
         await set_up_database(project.settings.sql_connection(name))

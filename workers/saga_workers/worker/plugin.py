@@ -56,6 +56,7 @@ from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_gran
 from saga_workers.views.parked_holders import is_parked
 from saga_workers.worker.before_reset import look_before_reset
 from saga_workers.worker.cached_runs import CachedRuns, CachedRunsInterceptor
+from saga_workers.worker.eager_calls import EagerCallsInterceptor
 from saga_workers.worker.earlier_children import look_up_earlier_child
 from saga_workers.worker.enclosing_sagas import EnclosingSagas
 from saga_workers.worker.last_state import LastStates
@@ -134,6 +135,7 @@ class SagaPlugin(SimplePlugin):
                 CachedRunsInterceptor(self._cached_runs),
                 TrustInterceptor(self._trust),
                 SignedActivitiesInterceptor(self._trust.keys, accepts_any=self._trust.accepts_any),
+                EagerCallsInterceptor(),
                 CurrentDetailsInterceptor(),
                 MetricsInterceptor(self.metrics),
                 *([LedgerInterceptor(self._ledger_writer)] if self._ledger_writer else ()),
