@@ -1,4 +1,4 @@
-"""Which calls of a workflow task are performed by the worker of that task, without a poll in between."""
+"""The worker that performs a call of a workflow task: that of the task, without a poll in between, or any."""
 
 from __future__ import annotations
 
