@@ -30,7 +30,7 @@ logging.getLogger("shop").warning("a line of a log")
     ],
 )
 def test_json_output_is_the_only_stdout(cli_without_worker: CommandLine, args: tuple[str, ...]) -> None:
-    """An input so large that Temporal's SDK warns of it, and a module that prints while it is imported."""
+    """An input so large that the SDK of Temporal warns of it, and a module that prints while it is imported."""
     id = fresh("large")
     actions = cli_without_worker.folder / "actions.py"
     actions.write_text(PRINTING + actions.read_text())
@@ -42,9 +42,7 @@ def test_json_output_is_the_only_stdout(cli_without_worker: CommandLine, args: t
         args = ("show", id)
     done = run(cli_without_worker, *(begin if args[0] == "start" else args))
     json.loads(done.stdout)
-    if args[0] == "start":
-        assert "TMPRL1103" in done.stderr
-    if args[0] in ("actions", "validate"):
+    if args[0] in ("start", "actions", "validate"):
         assert "hello from a module" in done.stderr
 
 
