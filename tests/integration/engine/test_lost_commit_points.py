@@ -16,7 +16,7 @@ from sagas.errors import RefusedError
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
-from tests.integration.engine.environment import Environment, begin, handle, row
+from tests.integration.engine.environment import Environment, begin, handle, resolve, row
 from tests.integration.engine.repeated_runs import waits_at
 
 TRIED = """
@@ -74,12 +74,17 @@ async def resume(client: Client, id: str, **told: Any) -> None:
     await waits_at(client, id, "go")
 
 
-async def check_that_it_only_goes_forward(env: Environment, client: Client, id: str) -> None:
+async def check_that_it_only_goes_forward(env: Environment, client: Client, id: str, asks: str = "") -> None:
+    """``asks``: the step about which an operator was asked before its run was deleted, and is asked again."""
     with pytest.raises(RefusedError, match="past the point of no return"):
         await client.cancel(id)
     env.plan["confirm g"] = [None]
     await handle(client, id).signal("go")
-    assert (await finished(client, id))["state"] == "COMPLETED"
+    story = await finished(client, id)
+    if asks:
+        assert [parked["step"] for parked in story["parked"]] == [asks]
+        story = await resolve(client, id, asks, "retry")
+    assert story["state"] == "COMPLETED"
     assert (await env.effects(), [call for call in env.log() if call.startswith("undo")]) == (["a"], [])
 
 
@@ -104,7 +109,7 @@ async def test_a_second_deletion_does_not_forget_the_commit_point(env: Environme
         await delete(client, id)
         env.plan["do h"] = [None]
         await resume(client, id)
-        await check_that_it_only_goes_forward(env, client, id)
+        await check_that_it_only_goes_forward(env, client, id, asks="h")
 
 
 async def replace(client: Client, id: str, saga: str) -> None:
