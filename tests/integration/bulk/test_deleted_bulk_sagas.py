@@ -50,6 +50,7 @@ async def test_a_deleted_saga_that_had_left_is_started_again(bank: Bank) -> None
     assert bank.query("select id, text from note") == [("left-1", "first")]
 
 
+@pytest.mark.slow
 async def test_a_saga_of_a_deleted_bulk_workflow_is_started_again(bank: Bank) -> None:
     starter = await bank.client.starter("resting")
     inputs = [{"id": "in-1", "rest": "4s"}, {"id": "in-2", "rest": "4s", "text": "refused"}]

@@ -52,6 +52,7 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch, seconds: float = 1.0) -> Ite
         yield
 
 
+@pytest.mark.slow
 async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
     cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ async def test_a_label_selects_exactly_its_sagas(cli: CommandLine, name: str) ->
     assert ids[name] in [row["id"] for row in ended]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("name", mostly_slow([name for name in NAMES if name.isprintable()], OF_BATCHES))
 async def test_a_batch_is_cancelled_whole_and_alone(cli: CommandLine, name: str) -> None:
     batch = f"{name}{fresh('b')}{name}"

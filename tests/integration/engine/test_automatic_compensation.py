@@ -242,6 +242,7 @@ async def test_another_saga_waits_for_the_row(env: Environment) -> None:
     assert await stock(env) == {"A": 3, "B": 4}
 
 
+@pytest.mark.slow
 async def test_the_wait_for_a_row_does_not_count_a_pause(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     await prepare(env)
     move, begun, go = gate()

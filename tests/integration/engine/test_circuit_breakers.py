@@ -167,6 +167,7 @@ ANYWHERE = """
 """
 
 
+@pytest.mark.slow
 async def test_a_host_that_an_input_names_neither_opens_it_nor_is_held(
     env: Environment, orders: AsyncEngine, crm: PaymentServer
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from saga_workers.client import Client
 from saga_workers.interventions import start_undo
 from sagas import Rejected
@@ -18,6 +20,7 @@ STUCK = """
 """
 
 
+@pytest.mark.slow
 async def test_a_decision_before_the_begin_of_a_run_is_carried_out(env: Environment) -> None:
     env.plan |= {"do b": [Rejected("no")], "undo a": [Rejected("closed"), None]}
     async with env.serving(STUCK) as client:

@@ -138,6 +138,7 @@ async def has_failed(client: Client, saga_id: str) -> bool:
     return row(await client.show(saga_id), "bad").get("outcome") == "failed"
 
 
+@pytest.mark.slow
 async def test_a_locked_file_is_waited_for_and_nothing_happens(temporal: TemporalServer, tmp_path: Path) -> None:
     """Another process writes: within the attempt it is waited for; afterwards the step has failed."""
     file = tmp_path / "shop.db"

@@ -231,6 +231,7 @@ async def test_sagas_run_next_to_a_user_workflow_in_the_sandbox(env: Environment
     assert await env.effects() == ["a", "b"]
 
 
+@pytest.mark.slow
 async def test_a_running_saga_stays_on_its_build(env: Environment, capsys: pytest.CaptureFixture[str]) -> None:
     definition = PLAIN.replace("      - {id: b,", "      - {id: w, uses: wait, with: {signal: go}}\n      - {id: b,")
     definition = definition.replace("unbook", "unwork").replace("book", "work")

@@ -33,7 +33,7 @@ LINE = """
 WHY = "an activity was completed with no value or with several"
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("how", ["reset", "resume"])
 @pytest.mark.parametrize("end", ["COMPLETED", "COMPENSATED"])
 async def test_a_saga_ends_after_an_answer_of_two_values(env: Environment, how: str, end: str) -> None:

@@ -189,6 +189,7 @@ async def test_a_deadline_passes_while_paused(env: Environment) -> None:
     assert env.log() == ["do a", "undo a"]
 
 
+@pytest.mark.slow
 async def test_calls_that_wait_for_room_are_held_back(env: Environment) -> None:
     """Commands are spread over workflow tasks: those that are not sent yet wait, too."""
     many = """

@@ -109,7 +109,7 @@ async def take_again(argument: dict[str, Any]) -> None:
 
 
 @pytest.mark.sampled(keep=1)
-@pytest.mark.parametrize("attempts", [0, 1])
+@pytest.mark.parametrize("attempts", [pytest.param(0, marks=pytest.mark.slow), 1])
 async def test_a_call_waits_without_limit_for_a_worker(
     tmp_path: Path, temporal: TemporalServer, monkeypatch: pytest.MonkeyPatch, attempts: int
 ) -> None:

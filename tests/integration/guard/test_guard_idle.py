@@ -35,6 +35,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.sampled(keep=1)
 async def test_a_frozen_process_loses_its_transaction_before_its_attempt_ends(
     server_guard_database: GuardDatabase,
 ) -> None:

@@ -142,6 +142,7 @@ async def slow(postgres_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch)
     await opened.connections.close()
 
 
+@pytest.mark.slow
 async def test_a_commit_has_the_time_of_its_attempt(slow: GuardDatabase) -> None:
     address = slow.current = new_address()
     outcome = await slow.guard.do(address, "h", slow.body("applied"), **clock())

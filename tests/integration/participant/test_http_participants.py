@@ -78,6 +78,7 @@ async def broken_promises(settings: Settings, fault: str | None, count: str | No
     return {result.check: result.problem for result in results if result.verdict != "passed"}
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("fault", [None, *mostly_slow(NAMES, QUICK_CHECKS)])
 async def test_each_broken_promise_is_reported_by_its_check_alone(settings: Settings, fault: str | None) -> None:
     # A service without memory loses the response that is cut off, too; only a count of its effects shows that.

@@ -184,6 +184,7 @@ async def test_many_concurrent_requests(engine_env: Environment, endpoint: Endpo
     assert (status, b'saga_serve_requests_total{status="200"}' in text) == (200, True)
 
 
+@pytest.mark.slow
 async def test_many_requests_for_a_saga_without_its_worker(engine_env: Environment, endpoint: Endpoint) -> None:
     """The workflow task waits for the worker, and concurrent queries of the run end one after the other."""
     waits = LINE.replace("saga: line", "saga: waits").replace("WAIT", "1h").replace("ON_FAILURE", "compensate")

@@ -193,6 +193,7 @@ async def test_neither_temporal_nor_the_tables_have_a_value_in_clear(
     }
 
 
+@pytest.mark.slow
 async def test_values_of_an_earlier_key_are_read_as_long_as_it_is_there(project: Project, tmp_path: Path) -> None:
     key_file, earlier = tmp_path / "codec.key", (tmp_path / "codec.key").read_text()
     saga_id = f"rotated-{uuid.uuid4()}"

@@ -47,6 +47,7 @@ def own_temporal(tmp_path: Path) -> Iterator[TemporalServer]:
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_large_inputs_leave_the_memory_of_a_worker(own_temporal: TemporalServer, tmp_path: Path) -> None:
     queue = f"flood-{uuid.uuid4()}"

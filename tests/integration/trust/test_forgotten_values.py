@@ -226,6 +226,7 @@ async def test_the_values_of_a_nested_saga_are_forgotten_with_its_parent(
                 assert await client.locator.ledger.machine(saga_id) is None
 
 
+@pytest.mark.slow
 async def test_one_that_was_interrupted_is_completed_by_the_next(
     project: Project, tmp_path: Path, shop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

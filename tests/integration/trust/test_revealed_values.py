@@ -31,6 +31,7 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "SAGA_USER", "ada")
 
 
+@pytest.mark.slow
 async def test_who_has_the_key_sees_the_values_and_is_recorded(project: Project, tmp_path: Path) -> None:
     saga_id, declined = (f"{name}-{uuid.uuid4()}" for name in ("returns", "declined"))
     with WorkerProcess("worker", tmp_path):

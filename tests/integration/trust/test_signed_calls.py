@@ -238,6 +238,7 @@ async def test_an_answer_with_a_key_that_another_worker_has_is_left_to_it(shop: 
     assert shop.said == ["debit", "credit"]
 
 
+@pytest.mark.slow
 async def test_an_answer_with_a_key_that_no_worker_has_is_unknown_in_the_end(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

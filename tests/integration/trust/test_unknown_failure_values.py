@@ -61,6 +61,7 @@ async def test_the_step_is_undone(
     assert balance == 0
 
 
+@pytest.mark.slow
 async def test_a_step_that_waits_for_its_next_attempt_is_listed(
     tmp_path: Path, temporal: TemporalServer, postgres_server: DatabaseServer
 ) -> None:

@@ -52,6 +52,7 @@ STRANGE = {
 EXPECTED = {"encrypted": "encrypted with 'evil'", "foreign": "no client of sagas writes", "no json": "it is not JSON"}
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("form", STRANGE)
 async def test_a_run_in_an_unreadable_form_does_not_end_the_list(form: str, project: Project, tmp_path: Path) -> None:
     settings = tmp_path / "saga.toml"
@@ -114,6 +115,7 @@ class Stranger:
         return self._answer
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("form", STRANGE)
 async def test_a_strangers_answer_in_an_unreadable_form_ends_no_command(
     form: str, project: Project, tmp_path: Path

@@ -93,6 +93,7 @@ def check(spark: SparkSession, folder: Path, seed: int, keys: int, tolerance: De
     assert {row[0] for row in ours.values()} == {"missing_left", "missing_right", "differing", "duplicate"}
 
 
+@pytest.mark.slow
 def test_duckdb_and_spark_find_the_same_differences(spark: SparkSession, tmp_path: Path) -> None:
     check(spark, tmp_path, 1, 300, None)
 

@@ -57,6 +57,7 @@ async def test_it_stays_done(env: Environment, parent: str) -> None:
         assert ((await finished(client, id))["state"], await env.effects()) == ("COMPENSATED", [])
 
 
+@pytest.mark.slow
 async def test_it_is_not_undone_if_the_decision_is_lost_with_the_run(env: Environment) -> None:
     async with env.serving(COMMITTED, CHILD) as client:
         id = await begin_waiting_child(client)

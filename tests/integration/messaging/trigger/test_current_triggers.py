@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_runs import list_runs
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
@@ -24,6 +26,7 @@ SAGA = """
 UNTRIGGERED = "saga: {saga}\nsteps: [{{id: pass, uses: pass}}]\n"
 
 
+@pytest.mark.slow
 async def test_definitions_that_change(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
     changed, added, topic, later = fresh("changed"), fresh("added"), kafka.create_topic(), kafka.create_topic()
     definitions = {changed: SAGA.format(saga=changed, topic=topic, field="what")}

@@ -97,6 +97,7 @@ def writing_to(kafka: Broker, topic: str) -> Callable[[int], None]:
     return write
 
 
+@pytest.mark.sampled(keep=1)
 @READERS
 async def test_a_reader_that_gets_nothing_although_records_wait_joins_again(
     make: Make, kafka: Broker, caplog: pytest.LogCaptureFixture
