@@ -70,8 +70,8 @@ def fits_later(run: SagaRun, entry: Entry, outcome: Outcome) -> bool:
     sizes = _sizes(run, entry, outcome)
     if sizes is None or outcome.failure is None:
         return False
-    left = state_budget.room_left(run.kept_bytes)
-    return sizes[1] <= left and outcome.failure.details.get("room", left) < left
+    left, room = state_budget.room_left(run.kept_bytes), outcome.failure.details.get("room")
+    return sizes[1] <= left and isinstance(room, int) and room < left
 
 
 def try_again(run: SagaRun, entry: Entry) -> None:

@@ -161,3 +161,11 @@ def test_the_result_of_a_nested_saga_is_not_kept_because_its_effects_exist() -> 
 
 def large_story() -> Mapping[str, Any]:
     return {"output": {"text": noise(80_000)}}
+
+
+@pytest.mark.parametrize("room", ["large", None, [], 1e9])
+def test_an_action_that_raises_the_same_type_fails_its_step(room: object) -> None:
+    failure = Failure("ResultTooLarge", "too large", {"bytes": 10, "compressed": 10, "room": room})
+    answers = {"b": Outcome("failed", failure=failure, attempt=1, retryable=False)}
+    driver = GuardedDriver(saga(step("a"), step("b"), step("p", kind="pivot")), answers=answers).run()
+    assert driver.state == "COMPENSATED"
