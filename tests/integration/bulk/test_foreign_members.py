@@ -19,7 +19,6 @@ honest = SagaDetacher.__call__
 
 
 @pytest.mark.sampled(keep=1)
-@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("by", ["queue", "prefix"])
 async def test_a_saga_waits_until_its_id_is_free(bank: Bank, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     """The run that has its id is listed, too, if no task queue is asked for."""

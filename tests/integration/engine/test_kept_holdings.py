@@ -37,7 +37,6 @@ HOLDER = """
 
 
 @pytest.mark.sampled(keep=1)
-@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("ends", ["completed", "cancelled"])
 @pytest.mark.parametrize("other", ["deletable", "the same row", "another row"])
 async def test_another_saga_leaves_what_this_one_holds(

@@ -27,6 +27,7 @@ OUTER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [pytest.param("x", marks=pytest.mark.slow), "貨"])  # three bytes each
 async def test_the_undo_of_a_nested_saga_that_fails_says_why(env: Environment, sign: str) -> None:
     env.plan["undo take"] = [ConnectionError(f"the shelf is locked: {sign * 6_000} ask the warehouse")]

@@ -85,6 +85,7 @@ async def told_why(client: Client, id: str) -> str:
     return await until(why)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("state", ["COMPLETED", "COMPENSATED"])
 async def test_resume_asks_about_the_steps_of_nested_sagas(env: Environment, bank: AsyncEngine, state: str) -> None:
     sku = await add_goods(bank)

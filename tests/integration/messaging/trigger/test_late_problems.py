@@ -59,6 +59,7 @@ async def _running(*readers: Any) -> AsyncIterator[None]:
         await asyncio.gather(*tasks)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("make", [_topic_reader, _bridge_reader])
 async def test_an_idle_reader_notices_that_a_problem_has_ended(make: Any, kafka: Broker) -> None:
     """Readers whose partitions other members have notice it as well, whatever the problem was."""

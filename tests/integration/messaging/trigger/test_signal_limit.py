@@ -40,6 +40,7 @@ WAITS = """
 """
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("bound", ["signals", "bytes", "history"])
 async def test_further_signals_are_dead_letters(
     kafka: Broker, temporal: TemporalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
