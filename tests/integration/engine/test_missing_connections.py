@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import psycopg
-import pytest
+import pytest_asyncio
 
 from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
@@ -39,20 +39,23 @@ steps:
 """
 
 
-@pytest.fixture
-def project(temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path) -> Project:
+@pytest_asyncio.fixture
+async def project(temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path) -> Project:
     url = new_database(postgres_server)
     with psycopg.connect(url, autocommit=True) as database:
         database.execute("create table moves (step text, saga text)")
     folder = tmp_path / "project"
     ledger = SqlConnection(name="led", root=folder, url_setting=url, keeps_ledger=True)
-    return make_project(
+    project = make_project(
         *(folder, {"moved": SAGA}, []),
         address=temporal.address,
         connections={"wh": url},
         options={"led": ledger},
         ledger="led",
     )
+    for name in ("wh", "led"):
+        await set_up_database(project.settings.sql_connection(name))
+    return project
 
 
 def without(project: Project, name: str) -> Project:
@@ -65,26 +68,16 @@ def without(project: Project, name: str) -> Project:
 
 
 async def test_a_worker_beside_it_performs_them(project: Project) -> None:
-    for name in ("wh", "led"):
-        await set_up_database(project.settings.sql_connection(name))
     async with running_worker(without(project, "wh")) as client:
-        ids = [await begin(client, "moved") for _ in range(3)]
-        ids += [handle.id for handle in await client.start_many("moved", [{} for _ in range(5)], bulk=True)]
-        for id in (ids[0], ids[-1]):
-            await until(lambda id=id: _waits(client, id))
+        ids = await _begin_and_wait(client, in_bulk=5)
         async with running_worker(project):
             ended = [(await finished(client, id))["state"] for id in ids]
     assert ended == ["COMPLETED"] * len(ids)
 
 
 async def test_calls_wait_for_a_worker_that_has_it(project: Project) -> None:
-    for name in ("wh", "led"):
-        await set_up_database(project.settings.sql_connection(name))
     async with running_worker(without(project, "wh")) as client:
-        ids = [await begin(client, "moved") for _ in range(3)]
-        ids += [handle.id for handle in await client.start_many("moved", [{} for _ in range(20)], bulk=True)]
-        for id in (ids[0], ids[-1]):
-            await until(lambda id=id: _waits(client, id))
+        ids = await _begin_and_wait(client, in_bulk=20)
     async with running_worker(project) as client:
         ended = [(await finished(client, id))["state"] for id in ids]
     assert ended == ["COMPLETED"] * len(ids)
@@ -92,6 +85,15 @@ async def test_calls_wait_for_a_worker_that_has_it(project: Project) -> None:
         rows = database.execute("select saga, count(*), count(distinct step) from moves group by saga").fetchall()
     assert {row[0] for row in rows} == set(ids)
     assert {row[1:] for row in rows} == {(3, 3)}
+
+
+async def _begin_and_wait(client: Client, in_bulk: int) -> list[str]:
+    """The ids of three sagas, and of so many in bulk, that wait for a worker with the connection."""
+    ids = [await begin(client, "moved") for _ in range(3)]
+    ids += [handle.id for handle in await client.start_many("moved", [{} for _ in range(in_bulk)], bulk=True)]
+    for id in (ids[0], ids[-1]):
+        await until(lambda id=id: _waits(client, id))
+    return ids
 
 
 async def _waits(client: Client, id: str) -> bool:
