@@ -99,8 +99,12 @@ def saga_filter(
     since: str | None = None,
     labels: Sequence[str] = (),
     where: str | None = None,
+    own_queue: bool = False,
 ) -> SagaFilter:
-    """Raises UsageError: a state, a date or a label is invalid."""
+    """With the name of a saga all task queues are searched, unless ``own_queue`` is set; otherwise the project's.
+
+    Raises UsageError: a state, a date or a label is invalid.
+    """
     from saga_workers.views.saga_list import SagaFilter
 
     return SagaFilter(
@@ -109,7 +113,7 @@ def saga_filter(
         since=None if since is None else parse_time(since, now=datetime.now(UTC)),
         labels=dict(_parse_label(label) for label in labels),
         where=where,
-        task_queue=settings.temporal.task_queue,
+        task_queue=settings.temporal.task_queue if own_queue or saga is None else None,
     )
 
 

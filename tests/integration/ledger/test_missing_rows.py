@@ -7,7 +7,6 @@ import time
 from saga_workers.reconcile.missing_rows import write_missing_rows
 from sagas.protocol.payloads import UNDO_SUFFIX
 from tests.helpers import eager_start
-from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.cli.conftest import fresh
 from tests.integration.ledger.conftest import Stay
@@ -49,7 +48,6 @@ async def test_rows_of_terminated_and_of_later_sagas_are_left_out(stay: Stay) ->
         lost: "COMPLETED",
     }
     assert await _write(stay, since=time.time()) == 0
-    await delete_run(stay.client.temporal, terminated.id)  # reports of other tests would have it
 
 
 async def test_a_run_of_a_stranger_stops_no_row(stay: Stay) -> None:

@@ -11,7 +11,7 @@ from saga_workers.views.period_report import slowest_steps
 from sagas.protocol.saga_view import StepView
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
-from tests.integration.cli.conftest import CommandResult
+from tests.integration.cli.conftest import CommandResult, fresh
 from tests.integration.ledger.conftest import Stay
 from tests.integration.ledger.test_ledger_rows import NOW, record
 from tests.integration.ledger.test_sagas_in_the_ledger import past_saga
@@ -76,9 +76,23 @@ def rows_of(printed: CommandResult) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in reversed(rows)}
 
 
+async def start_in_another_project(stay: Stay) -> None:
+    """Start sagas of the same name on another task queue: one stays open, one is terminated."""
+    temporal = stay.client.temporal
+    await temporal.start_workflow("outing", id=fresh("bonn"), task_queue="another-project")
+    terminated = await temporal.start_workflow("outing", id=fresh("basel"), task_queue="another-project")
+    await terminated.terminate("a test")
+
+    async def listed() -> bool:
+        return (await temporal.count_workflows("TaskQueue = 'another-project'")).count == 2
+
+    await until(listed)
+
+
 async def test_the_report_of_a_day_from_the_ledger(stay: Stay) -> None:
     for state in ("COMPLETED", "COMPLETED", "COMPENSATED"):
         await past_saga(stay, state)
+    await start_in_another_project(stay)
     (stay.folder / "broken").write_text("")
     outing = await stay.client.start("outing", {"city": "rome"})
     await finished(stay.client, outing.id)

@@ -17,7 +17,6 @@ from saga_activities.ledger.records import OutcomeCount
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.saga_runs import was_refused
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, namespace_retention
-from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.views.parked import group_parked, read_parked
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs, query_sagas, visibility_query
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -174,11 +173,8 @@ async def _count_in_temporal(
 ) -> dict[str, SagaCount]:
     """The open sagas of these names, and those in these states."""
     gate = asyncio.Semaphore(_CONCURRENCY)
-    queue = None if criteria.saga is not None else criteria.task_queue
-    own = "" if queue is None else keyword_condition("TaskQueue", queue)
 
-    async def count(asked: SagaFilter, where: str = "") -> int:
-        asked = replace(asked, where=" AND ".join(filter(None, (where, own))) or None)
+    async def count(asked: SagaFilter) -> int:
         async with gate:
             answer = await locator.temporal.count_workflows(visibility_query(asked), rpc_timeout=_RPC_TIMEOUT)
             return answer.count
@@ -186,13 +182,13 @@ async def _count_in_temporal(
     async def count_saga(name: str) -> SagaCount:
         asked = replace(criteria, saga=name)
         still_open, *ended = await asyncio.gather(
-            count(asked, "ExecutionStatus = 'Running'"),
+            count(replace(asked, where="ExecutionStatus = 'Running'")),
             *(count(replace(asked, states=(state,))) for state in states),
         )
         for index, state in enumerate(states):
             if ended[index] and state in _FROM_OUTSIDE:
-                asked_state = replace(asked, states=(state,), where=own or None)
-                ended[index] = max(ended[index] - await _count_superseded(locator, asked_state, gate), 0)
+                superseded = await _count_superseded(locator, replace(asked, states=(state,)), gate)
+                ended[index] = max(ended[index] - superseded, 0)
         return SagaCount(
             name, still_open, {state: number for state, number in zip(states, ended, strict=True) if number}
         )

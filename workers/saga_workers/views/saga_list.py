@@ -94,7 +94,7 @@ class SagaFilter:
         labels = run.attributes.get("SagaLabels", ())
         return (
             self.saga in (None, run.workflow_type)
-            and (self.saga is not None or self.task_queue in (None, run.task_queue))
+            and self.task_queue in (None, run.task_queue)
             and self.workflow_id in (None, run.id)
             and run.id.startswith(self.id_prefix)
             and all(f"{name}={value}" in labels for name, value in self.labels.items())
@@ -110,8 +110,8 @@ def visibility_query(criteria: SagaFilter) -> str:
     parts += [f"WorkflowType != '{type}'" for type in _OTHER_TYPES]
     if criteria.saga is not None:
         parts.append(keyword_condition("WorkflowType", criteria.saga))
-    elif criteria.task_queue is not None:
-        # The namespace may hold other workflows; only the task queue tells sagas apart.
+    if criteria.task_queue is not None:
+        # The namespace may hold other workflows, and sagas of this name of other projects.
         parts.append(keyword_condition("TaskQueue", criteria.task_queue))
     if criteria.states:
         parts.append("(" + " OR ".join(f"({_state_query(state)})" for state in criteria.states) + ")")

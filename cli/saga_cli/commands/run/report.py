@@ -37,7 +37,7 @@ def report(
     async def read(locator: Locator, settings: Settings) -> PeriodReport:
         from saga_workers.views.period_report import read_report
 
-        asked = saga_filter(settings, saga=saga, since=since)
+        asked = saga_filter(settings, saga=saga, since=since, own_queue=True)
         return await read_report(locator, asked, _definitions(settings), datetime.now(UTC), limit=limit)
 
     period = with_locator(read)

@@ -37,5 +37,5 @@ def criteria_of(asked: Mapping[str, str], task_queue: str) -> SagaFilter:
         since=None if since is None else datetime.now(UTC) - since,
         labels={name: value} if name else {},
         id_prefix=asked["q"],
-        task_queue=task_queue,
+        task_queue=None if asked["saga"] else task_queue,  # as `saga list --saga`
     )
