@@ -172,6 +172,11 @@ class CellEnvironment:
         name = database or self.database
         return f"host={HOST} port={self.server.port} user={self.server.user} dbname={name} application_name=harness"
 
+    async def client_port(self, backend: int) -> int:
+        """The port of the client of a session, as PostgreSQL sees it: a proxy's own, if one is between them."""
+        [[port]] = await self.admin("select client_port from pg_stat_activity where pid = %s", backend)
+        return port
+
     def breakpoint_at(self, point: Point, target: Target | None = None) -> Breakpoint:
         return Breakpoint(self.conninfo(), point, target or self.target)
 

@@ -31,6 +31,11 @@ class _Pair:
     is_forgotten: bool = False
     greeting: bytes = b""
 
+    @property
+    def server_side_port(self) -> int:
+        """The client's port as the server sees it."""
+        return self.server.get_extra_info("sockname")[1]
+
     def close(self) -> None:
         for writer in (self.client, self.server):
             writer.transport.abort()
@@ -48,6 +53,7 @@ class FaultProxy:
     trigger: Sequence[bytes] = ()
     on_trigger: OnTrigger = "cut_after"
     triggers_left: int = 0
+    armed_port: int | None = None
     triggered: int = 0
     _released: asyncio.Event = field(default_factory=asyncio.Event)
     _pairs: set[_Pair] = field(default_factory=set)
@@ -79,10 +85,16 @@ class FaultProxy:
         for pair in self._pairs:
             pair.is_forgotten = client in pair.greeting
 
-    def arm(self, trigger: bytes | Sequence[bytes], on_trigger: OnTrigger, times: int = 1) -> None:
-        """Break at the next ``times`` messages of a client that hold ``trigger``, or one of several."""
+    def arm(
+        self, trigger: bytes | Sequence[bytes], on_trigger: OnTrigger, times: int = 1, port: int | None = None
+    ) -> None:
+        """Break at the next ``times`` messages of a client that hold ``trigger``, or one of several.
+
+        ``port``: only on the connection that the server knows by this port of its client. A worker has sessions for
+        its own statements too, and these also commit.
+        """
         self.trigger = [trigger] if isinstance(trigger, bytes) else trigger
-        self.on_trigger, self.triggers_left = on_trigger, times
+        self.on_trigger, self.triggers_left, self.armed_port = on_trigger, times, port
         self._released.clear()
 
     def release(self) -> None:
@@ -117,7 +129,7 @@ class FaultProxy:
                 pair.greeting = pair.greeting or data
                 if self.blackhole_to_server or pair.is_forgotten:
                     continue
-                if self.triggers_left and any(trigger in data for trigger in self.trigger):
+                if self._is_trigger(pair, data):
                     self.triggers_left -= 1
                     self.triggered += 1
                     if self.on_trigger == "cut_before":
@@ -130,6 +142,11 @@ class FaultProxy:
                 await pair.server.drain()
         if not pair.answers_swallowed:
             pair.close()
+
+    def _is_trigger(self, pair: _Pair, data: bytes) -> bool:
+        if not self.triggers_left or self.armed_port not in (None, pair.server_side_port):
+            return False
+        return any(trigger in data for trigger in self.trigger)
 
     async def _to_client(self, reader: asyncio.StreamReader, pair: _Pair) -> None:
         with suppress(ConnectionError):

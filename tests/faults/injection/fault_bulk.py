@@ -23,7 +23,7 @@ from tests.faults.cells import PREVIOUS, TARGETS
 from tests.faults.injection import fault_operator as people
 from tests.faults.injection import fault_participant as participant
 from tests.faults.injection.fault_servers import has_started_attempts
-from tests.helpers.fault_proxy import POSTGRESQL_COMMIT
+from tests.helpers.fault_proxy import POSTGRESQL_COMMIT, OnTrigger
 from tests.helpers.waiting import until
 
 DIES_AT_START = """
@@ -182,12 +182,12 @@ async def commit_lost(env: CellEnvironment) -> None:
     await _commit_lost(env, "cut_before")
 
 
-async def _commit_lost(env: CellEnvironment, how: object) -> None:
+async def _commit_lost(env: CellEnvironment, how: OnTrigger) -> None:
     proxy, worker = env.proxies["database"], await env.worker()
     async with env.breakpoint_at("effect") as stop:
         await env.start()
-        await stop.reached(by=worker.pid)
-        proxy.arm(POSTGRESQL_COMMIT, how)  # pyright: ignore[reportArgumentType]
+        backend = await stop.reached(by=worker.pid)
+        proxy.arm(POSTGRESQL_COMMIT, how, port=await env.client_port(backend))
         proxy.refuse = True
     await until(lambda: _truth(proxy.triggered > 0), "the COMMIT")
     await asyncio.sleep(1.0)  # whatever comes next tries, and cannot

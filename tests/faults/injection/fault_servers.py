@@ -149,9 +149,9 @@ async def _commit_lost(env: CellEnvironment, how: OnTrigger) -> None:
     proxy, worker = env.proxies["database"], await env.worker()
     async with env.breakpoint_at("effect") as stop:
         await env.start()
-        await stop.reached(by=worker.pid)
+        backend = await stop.reached(by=worker.pid)
         proxy.refuse = True
-        proxy.arm(POSTGRESQL_COMMIT, how)
+        proxy.arm(POSTGRESQL_COMMIT, how, port=await env.client_port(backend))
     await env.recorded(env.target, "failed")
     assert proxy.triggered == 1
     await asyncio.sleep(0.5)  # whatever comes next tries, and cannot
