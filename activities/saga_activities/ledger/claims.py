@@ -152,6 +152,13 @@ async def list_bulk_ids(engine: AsyncEngine) -> list[str]:
         return list((await connection.execute(query)).scalars())
 
 
+async def oldest_bulk_claim(engine: AsyncEngine) -> datetime | None:
+    """When the oldest claim of a bulk workflow was made; None if there is none."""
+    async with engine.connect() as connection:
+        query = sa.select(_CLAIM.claimed_at).where(_CLAIM.bulk_id.is_not(None)).order_by(_CLAIM.claimed_at).limit(1)
+        return (await connection.execute(query)).scalar()
+
+
 async def list_claims(
     engine: AsyncEngine, criteria: RunFilter, limit: int, bulk_ids: Collection[str] | None = None
 ) -> list[Claim]:

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from temporalio.client import WorkflowFailureError
 
+from saga_activities.connections import DatabaseConnections
 from saga_workers.location.traces import recorded_effects
 from saga_workers.start.start_requests import BulkRow
 from saga_workers.stuck.continuation import continue_saga
@@ -14,12 +15,15 @@ from saga_workers.stuck.resumption import start_again
 from saga_workers.stuck.stuck_sagas import list_stuck, remedy
 from saga_workers.stuck.verdict import judge
 from saga_workers.views.saga_list import SagaFilter
+from saga_workers.worker import guard_retention
+from saga_workers.worker.guard_retention import GuardRetention
 from sagas.errors import RefusedError
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
 from tests.helpers.run_changes import take_id
 from tests.helpers.waiting import until
 from tests.integration.bulk.conftest import Bank
+from tests.integration.cli.conftest import CommandLine
 
 
 async def delete_run(bank: Bank, workflow_id: str, saga_id: str) -> None:
@@ -78,7 +82,9 @@ async def test_a_saga_of_a_deleted_bulk_workflow_is_started_again(bank: Bank) ->
     assert bank.query("select id, text from note") == [("in-1", "second")]
 
 
-async def test_a_resume_releases_the_claim_of_a_deleted_saga_without_effects(bank: Bank) -> None:
+async def test_a_resume_releases_the_claim_of_a_deleted_saga_without_effects(
+    bank: Bank, capsys: pytest.CaptureFixture[str]
+) -> None:
     starter = await bank.client.starter("resting")
     handle = await starter.start_bulk([BulkRow("idle-1", starter.make_request({"id": "idle-1", "rest": "4s"}))])
 
@@ -90,8 +96,29 @@ async def test_a_resume_releases_the_claim_of_a_deleted_saga_without_effects(ban
     bank.query("with gone as (delete from saga_guard where saga_id = 'idle-1' returning 1) select count(*) from gone")
     locator = bank.client.locator
     assert await judge(locator, bank.project.settings, await locator.locate("idle-1")) == "claim left"
-    assert "its claim is deleted" in await continue_saga(locator, "idle-1", "somebody")
+    resumed = await CommandLine(bank.project.settings.root, capsys, bank.client).saga("resume", "idle-1")
+    released = "idle-1: its claim is deleted, because it had no effect; start it again\n"
+    assert (resumed.code, resumed.out) == (0, released)
     assert bank.query("select saga_id from saga_claim where saga_id = 'idle-1'") == []
+
+
+async def test_the_purge_keeps_the_rows_of_a_deleted_bulk_workflow(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them nothing would tell that its sagas have effects, and a start would make these once more."""
+    starter = await bank.client.starter("resting")
+    handle = await starter.start_bulk([BulkRow("kept-1", starter.make_request({"id": "kept-1", "rest": "4s"}))])
+
+    async def noted() -> bool:
+        return bank.query("select count(*) from note") == [(1,)]
+
+    await until(noted)
+    await delete_run(bank, handle.id, "kept-1")
+    monkeypatch.setattr(guard_retention, "HORIZON_MARGIN", 0.0)
+    databases = DatabaseConnections(bank.project.settings.sql_connections(), pool_size=1)
+    await GuardRetention(bank.client.locator, databases, retention=0.0, longest_transaction=lambda: 0.0).run_once()
+    await databases.close()
+    await start_deleted_again(bank, "kept-1")
+    await bank.client.temporal.get_workflow_handle("kept-1").result()
+    assert bank.query("select id, text from note") == [("kept-1", "second")]
 
 
 async def test_the_origin_is_stored_once_and_is_that_of_a_saga_on_its_own(bank: Bank) -> None:

@@ -201,6 +201,11 @@ class RunLedger:
         with self._readable():
             return await self._sql.claims.list_bulk_ids(self.engine)
 
+    async def oldest_bulk_claim(self) -> datetime | None:
+        """When the oldest claim of a bulk workflow was made; None if there is none."""
+        with self._readable():
+            return await self._sql.claims.oldest_bulk_claim(self.engine)
+
     async def bulk_claims(
         self, criteria: RunFilter, limit: int, bulk_ids: Collection[str] | None = None
     ) -> builtins.list[Claim]:
@@ -431,6 +436,9 @@ class NoLedger(RunLedger):
 
     async def bulk_ids(self) -> builtins.list[str]:
         return []
+
+    async def oldest_bulk_claim(self) -> datetime | None:
+        return None
 
     async def bulk_claims(
         self, criteria: RunFilter, limit: int, bulk_ids: Collection[str] | None = None

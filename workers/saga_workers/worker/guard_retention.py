@@ -84,6 +84,9 @@ class GuardRetention:
         except RPCError as error:
             log.warning("guard tables not purged, Temporal does not answer: %s", error.message)
             return []
+        except SagaError as error:
+            log.warning("guard tables not purged, the ledger does not answer: %s", error.message)
+            return []
         floor = None if oldest is None else oldest - HORIZON_MARGIN
         answers = await asyncio.gather(*(self._clean(name, floor, now) for name in self._databases.names()))
         return [answer for answer in answers if answer is not None]

@@ -1,4 +1,4 @@
-"""The start of the oldest saga whose guard rows may still be needed, from Temporal's visibility."""
+"""The start of the oldest saga whose guard rows may still be needed, from Temporal's visibility and the ledger."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ async def retention_horizon(locator: Locator, *, before: float) -> float | None:
     ``before``.
 
     Times are seconds since the epoch. Every open workflow in the namespace counts, whatever its type: a horizon that is
-    too low only keeps rows longer. Raises RPCError if Temporal does not answer.
+    too low only keeps rows longer. A saga that a bulk workflow has claimed has not ended, also if that was deleted:
+    without its rows it would be taken for one that has done nothing. Raises RPCError if Temporal does not answer,
+    LedgerUnavailable if the ledger does not.
     """
+    claimed = await locator.ledger.oldest_bulk_claim()
     running = await _earliest_start(locator, list_runs(locator.temporal, "ExecutionStatus = 'Running'"), before)
     undoable = await _earliest_undoable(locator, 0.0, before)
-    times = [began for began in (running, undoable) if began is not None and began < before]
-    return min(times, default=None)
+    in_bulk = None if claimed is None else claimed.timestamp()
+    return min((began for began in (in_bulk, running, undoable) if began is not None and began < before), default=None)
 
 
 async def _earliest_undoable(locator: Locator, since: float, until: float) -> float | None:

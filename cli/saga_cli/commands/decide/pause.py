@@ -196,7 +196,8 @@ def _resume_one(
                 is_continued = not await answers_no_query(client.temporal, run.run)
             if is_continued:
                 done = await continue_saga(client.locator, saga_id, who, reason)
-                state = (await read_view(client.locator, saga_id)).state
+                is_free = (await client.locator.locate(saga_id)).kind == "unknown"  # it had not begun
+                state = None if is_free else (await read_view(client.locator, saga_id)).state
                 return {"id": saga_id, "response": done, "state": state}
             if verdict is None and (location.open_run is not None or location.kind == "in bulk"):
                 async with noting_silence("resume"):
@@ -221,8 +222,8 @@ def _resume_one(
 
 
 def _in_words(document: dict[str, Any]) -> str:
-    is_in = f"it is {document['state']}"
-    return document["response"] if is_in in document["response"] else f"{document['response']}; {is_in}"
+    response, is_in = document["response"], f"it is {document['state']}"
+    return response if document["state"] is None or is_in in response else f"{response}; {is_in}"
 
 
 _NEEDS_ID = "--definition, --input, --undone, --not-ended and --committed need the id of one saga"
