@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
-Kind = Literal["sql", "each", "two", "auto", "crossed", "call", "nested", "wait"]
-"""``sql``: a guarded step with a guarded undo. ``each``: two of them, by `for_each`. ``two``: a two-phase commit.
-``auto``: a step whose undo is automatic. ``crossed``: a guarded step whose undo is in another database. ``call``: a
-participant outside of the guards. ``nested``: a saga. ``wait``: a signal."""
+Kind = Literal["sql", "python", "batch", "each", "two", "auto", "crossed", "call", "nested", "wait"]
+"""``sql``: a guarded step with a guarded undo. ``python``: the same by a slow action, ``batch``: by one for all calls
+of a chunk. ``each``: two of them, by `for_each`. ``two``: a two-phase commit. ``auto``: a step whose undo is automatic.
+``crossed``: a guarded step whose undo is in another database. ``call``: a participant outside of the guards.
+``nested``: a saga. ``wait``: a signal."""
 
 ITEMS = 2
 """Those of a `for_each`."""
@@ -19,7 +20,7 @@ ITEMS = 2
 TIMEOUT = 1.0
 """Seconds an attempt at a participant may take."""
 
-EFFECTFUL = ("sql", "each", "two", "auto", "crossed", "call", "nested")
+EFFECTFUL = ("sql", "python", "batch", "each", "two", "auto", "crossed", "call", "nested")
 _DO = ("done", "done", "done", "lost", "failed", "rejected", "late", "silent")
 _UNDO = ("done", "done", "done", "lost", "failed", "rejected")
 _QUICK: Mapping[str, Any] = {"initial_interval": "100ms", "backoff_coefficient": 1, "max_interval": "300ms"}
@@ -44,11 +45,14 @@ class DrawnStep:
 
 @dataclass(frozen=True)
 class DrawnSaga:
-    """A saga and its steps."""
+    """A saga and its steps. ``is_member``: of a bulk workflow, with an input that tells whether a step is rejected, and
+    whether the saga waits.
+    """
 
     name: str
     steps: tuple[DrawnStep, ...]
     has_lock: bool = False
+    is_member: bool = False
 
     @property
     def has_pivot(self) -> bool:
@@ -56,13 +60,20 @@ class DrawnSaga:
 
     def definition(self) -> str:
         """The text of its definition: JSON is YAML."""
-        steps = [_step(step) for step in self.steps]
+        steps = [_step(step, is_member=self.is_member) for step in self.steps]
         defaults = {
             "timeout": f"{TIMEOUT:g}s",
             "compensate": {"retry": {"max_attempts": 3, **_QUICK}},
         }
-        locks = {"locks": {"keys": ["a lock"]}} if self.has_lock else {}
-        return json.dumps({"saga": self.name, **locks, "defaults": defaults, "steps": steps}, indent=1)
+        given: dict[str, Any] = {"locks": {"keys": ["a lock"]}} if self.has_lock else {}
+        if self.is_member:
+            properties = {"id": {"type": "string"}, "waits": {"type": "boolean"}, "divisors": {"type": "object"}}
+            given = {
+                "id": "${{ input.id }}",
+                "input": {"type": "object", "required": [*properties], "properties": properties},
+                **given,
+            }
+        return json.dumps({"saga": self.name, **given, "defaults": defaults, "steps": steps}, indent=1)
 
     def all_sagas(self) -> Iterator[DrawnSaga]:
         """The saga and those nested in it."""
@@ -114,7 +125,7 @@ def draw_saga(random: Random, name: str = "outer", *, depth: int = 1, pivot_shar
                 pivot=place == pivot,
                 undo=pivot is None or place < pivot,
                 on_failure="park" if random.random() < 0.35 and place != pivot and kind != "wait" else None,
-                answers=_answers(random) if kind in ("call", "crossed") else {},
+                answers=draw_answers(random) if kind in ("call", "crossed") else {},
                 nested=nested,
             )
         )
@@ -126,14 +137,15 @@ def draw_saga(random: Random, name: str = "outer", *, depth: int = 1, pivot_shar
     return DrawnSaga(name, tuple(steps), has_lock=bool(depth) and random.random() < 0.3)
 
 
-def _answers(random: Random) -> dict[str, list[str]]:
+def draw_answers(random: Random) -> dict[str, list[str]]:
+    """The answers of a participant to successive attempts, by ``do`` and ``undo``."""
     return {
         "do": [random.choice(_DO) for _ in range(random.randrange(4))],
         "undo": [random.choice(_UNDO) for _ in range(random.randrange(4))],
     }
 
 
-def _step(step: DrawnStep) -> dict[str, Any]:
+def _step(step: DrawnStep, *, is_member: bool) -> dict[str, Any]:
     base: dict[str, Any] = {"id": step.id}
     if step.needs is not None:
         base["needs"] = list(step.needs)
@@ -143,6 +155,8 @@ def _step(step: DrawnStep) -> dict[str, Any]:
         base["on_failure"] = step.on_failure
     match step.kind:
         case "wait":
+            if is_member:
+                base["if"] = "input.waits"
             return {**base, "uses": "wait", "with": {"signal": f"go-{step.id}"}}
         case "nested":
             assert step.nested is not None
@@ -160,7 +174,16 @@ def _step(step: DrawnStep) -> dict[str, Any]:
             else:
                 base["retry"] = _QUICK
             return {**base, "compensate": "uncall"} if step.undo else base
+        case "python" | "batch":
+            base |= {"uses": f"{step.place}.{step.kind}", "with": {"divisor": _divisor(step)}, "retry": _QUICK}
+            return {**base, "compensate": {"uses": f"{step.place}.forget", "with": {}}} if step.undo else base
+        case "sql" | "each" | "two" | "crossed":
+            pass
     base |= {"uses": "sql", "with": _note(step.place, "do", "step.key")}
+    if is_member:
+        divided = "insert into journal (key, op) select :key, 'do' where 1 / :divisor = 1"
+        params = {**base["with"]["params"], "divisor": _divisor(step)}
+        base["with"] |= {"run": divided, "params": params, "expect_rows": 1}
     if step.kind == "each":
         base["for_each"] = list(range(ITEMS))
     if step.kind == "two":
@@ -170,6 +193,11 @@ def _step(step: DrawnStep) -> dict[str, Any]:
     if step.kind == "crossed":
         return {**base, "compensate": {"uses": "reverse", "with": {}}}
     return {**base, "compensate": {"uses": "sql", "with": _note(step.place, "undo", "step.forward_key")}}
+
+
+def _divisor(step: DrawnStep) -> str:
+    """The expression for a number of the input: the step is done with 1, rejected with 2, and fails with 0."""
+    return f"${{{{ input.divisors.{step.id} }}}}"
 
 
 def _note(place: str, op: str, key: str) -> dict[str, Any]:

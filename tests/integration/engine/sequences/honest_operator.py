@@ -46,17 +46,13 @@ class Fault(Exception):
 class Operator:
     """Acts on one saga. ``log``: what was done, with the answers."""
 
-    def __init__(self, stack: Stack, random: Random, saga_id: str) -> None:
-        self.stack, self.random, self.id = stack, random, saga_id
+    def __init__(self, stack: Stack, random: Random, saga_id: str, saga: DrawnSaga, input: str = "{}") -> None:
+        self.stack, self.random, self.id, self.saga, self.input = stack, random, saga_id, saga, input
         self.log: list[str] = []
         self.count: Counter[tuple[str, ...]] = Counter()
         self.known_end: str | None = None
         """The end of the saga as it was seen before its runs were deleted."""
         self.began = time.time()
-
-    @property
-    def saga(self) -> DrawnSaga:
-        return self.stack.saga
 
     def note(self, what: str) -> None:
         self.log.append(f"{time.time() - self.began:6.2f} {what}")
@@ -119,7 +115,7 @@ class Operator:
             if word == "FILE":
                 options[place] = str(self.stack.folder / f"{self._name(saga_id)}.saga.yaml")
             elif word == "@FILE":
-                options[place] = "{}"
+                options[place] = self.input if saga_id == self.id else "{}"
             elif word == "--undone":
                 await self.settled()
                 self._take_back(saga_id, options[place + 1])
@@ -212,7 +208,7 @@ class Operator:
     async def nested_ids(self) -> list[str]:
         """The ids of the runs that Temporal has, without those of undos."""
         listed = [run.id async for run in self.stack.temporal.list_workflows(self.stack.own)]
-        return sorted({id.removesuffix("~undo") for id in listed} - {self.id})
+        return sorted({id.removesuffix("~undo") for id in listed if id.startswith(f"{self.id}/")})
 
     async def rest(self, limit: float = 400.0) -> str:
         """Act until the saga rests; gives its state, ``stuck`` if it is shown as stuck and no advice is left, and
@@ -228,7 +224,7 @@ class Operator:
             acted = False
             nested: list[dict[str, Any]] = []
             if document is None:
-                acted = await self.follow(self.id, printed.text) or await self._start_over()
+                acted = await self.follow(self.id, printed.text) or await self.start_over()
                 if not acted:
                     self.note(f"refused: {_short(printed)}")
                     return self._refused(printed)
@@ -257,7 +253,7 @@ class Operator:
         places = ("bank", "till")
         return sum(self.stack.participants.run(place, query, self.id, f"{self.id}/")[0][0] for place in places)
 
-    async def _start_over(self) -> bool:
+    async def start_over(self) -> bool:
         """Start a saga again that has left nothing in a guard: it makes its calls again under their keys. It was not
         guarded, or its rows would be here unless they were purged.
         """
@@ -301,7 +297,7 @@ class Operator:
 
     async def _waits_for_attempt(self) -> bool:
         """True if a run waits for an attempt, as for one whose worker was killed, until its timeout has passed."""
-        for id in await self._open_runs():
+        for id in [*await self._open_runs(), *await self.stack.open_bulk_workflows()]:
             try:
                 described = await self.stack.temporal.get_workflow_handle(id).describe()
             except RPCError:
@@ -310,8 +306,8 @@ class Operator:
                 return True
         return False
 
-    async def _note_open_runs(self) -> None:
-        for id in await self._open_runs():
+    async def note_open_runs(self) -> None:
+        for id in [*await self._open_runs(), *await self.stack.open_bulk_workflows()]:
             run = self.stack.temporal.get_workflow_handle(id)
             events: list[str] = []
             async for event in run.fetch_history_events():
@@ -324,7 +320,8 @@ class Operator:
 
     async def _open_runs(self) -> list[str]:
         running = f"{self.stack.own} AND ExecutionStatus = 'Running'"
-        return [run.id async for run in self.stack.temporal.list_workflows(running)]
+        listed = [run.id async for run in self.stack.temporal.list_workflows(running)]
+        return [id for id in listed if id.removesuffix("~undo") == self.id or id.startswith(f"{self.id}/")]
 
     async def _stuck(self, document: dict[str, Any] | None, nested: list[dict[str, Any]]) -> str | None:
         """The state of a saga that does not change; None if it has changed at last."""
@@ -339,7 +336,7 @@ class Operator:
             return "TERMINATED"
         if _shape((await self.show(self.id))[0]) != _shape(document):
             return None
-        await self._note_open_runs()
+        await self.note_open_runs()
         if document is not None and document["state"] in ENDS:
             raise Fault(f"{document['state']}, and runs are open: {await self._open_runs()}")
         raise Fault(f"neither ends nor is stuck: {_shape(document)} {[_shape(each) for each in nested]}")

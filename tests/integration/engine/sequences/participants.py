@@ -37,8 +37,7 @@ URL = %r
 
 
 async def _answer(connection, key, op):
-    path = key.split("/", 1)[1]
-    entry = "/".join(part.split("@")[0] for part in path.split("/"))
+    entry = "/".join(part.split("@")[0] for part in key.split("/"))
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock(hashtext(%%s))", [entry + op])
         count = (await (await connection.execute(
@@ -127,6 +126,48 @@ async def reverse(step: Step) -> None:
     await _take_back(step, "undone")
 """
 
+_REFUSAL = """
+import asyncio
+from sagas import BatchStep, Item, Rejected, Step, action
+
+NOTE = "insert into journal (key, op) values (:key, :op)"
+
+
+def _refusal(divisor):
+    if divisor == 0:
+        raise RuntimeError("divided by zero")
+    return Rejected("no") if divisor == 2 else None
+"""
+
+_GUARDED = """
+
+@action("PLACE.python", connection="PLACE")
+async def PLACE_python(step: Step, divisor: int) -> dict:
+    if (refusal := _refusal(divisor)) is not None:
+        raise refusal
+    await step.sql.execute(NOTE, key=step.key, op="do")
+    await asyncio.sleep(0.15)
+    return {"key": step.key}
+
+
+@action("PLACE.forget", connection="PLACE")
+async def PLACE_forget(step: Step) -> None:
+    await step.sql.execute(NOTE, key=step.forward_key, op="undo")
+    await asyncio.sleep(0.1)
+
+
+@action("PLACE.batch", connection="PLACE", batch=True)
+async def PLACE_batch(step: BatchStep, items: list[Item]) -> list:
+    answers = [_refusal(item["divisor"]) for item in items]
+    for item, refusal in zip(items, answers):
+        if refusal is None:
+            await step.sql.execute(NOTE, key=item.key, op="do")
+    await asyncio.sleep(0.2)
+    return answers
+"""
+
+GUARDED_ACTIONS = _REFUSAL + "".join(_GUARDED.replace("PLACE", place) for place in ("bank", "till"))
+
 
 @dataclass(frozen=True)
 class Row:
@@ -155,7 +196,9 @@ class Participants:
                 self.run(step.place, "insert into counters values (%s, 0)", f"{saga_id}/{path}")
             for op, answers in step.answers.items():
                 for place, answer in enumerate(answers):
-                    self.run("remote", "insert into answers values (%s, %s, %s, %s)", path, op, place, answer)
+                    self.run(
+                        "remote", "insert into answers values (%s, %s, %s, %s)", f"{saga_id}/{path}", op, place, answer
+                    )
 
     def run(self, place: str, statement: str, *values: object) -> list[tuple]:
         with psycopg.connect(self.urls[place], autocommit=True) as connection:
@@ -181,18 +224,19 @@ class Participants:
     def is_late(self) -> bool:
         return bool(self.run("remote", "select 1 from late where not taken"))
 
-    def journal(self) -> list[Row]:
-        """The rows of all databases, in order."""
+    def journal(self, saga_id: str | None = None) -> list[Row]:
+        """The rows of all databases, in order: of a saga and those nested in it, or of all."""
         rows: list[Row] = []
         for place in PLACES:
             statement = "select extract(epoch from at)::float, key, op, by_hand from journal"
             rows += [Row(at, path_of(key), key, op, hand) for at, key, op, hand in self.run(place, statement)]
-        return sorted(rows, key=lambda row: row.at)
+        own = [row for row in rows if saga_id is None or row.key.startswith(f"{saga_id}/")]
+        return sorted(own, key=lambda row: row.at)
 
     def present(self, saga: DrawnSaga, saga_id: str) -> dict[str, int]:
         """How often the effect of each step is there, by its path."""
         counts: dict[str, int] = defaultdict(int)
-        for row in self.journal():
+        for row in self.journal(saga_id):
             counts[row.path] += 1 if row.op == "do" else -1
         for path, step in saga.leaves():
             counts.setdefault(path, 0)
@@ -225,7 +269,7 @@ class Participants:
             if step.kind == "auto":
                 self.run(step.place, "update counters set n = n - 1 where id = %s", f"{saga_id}/{path}")
                 continue
-            key = next(row.key for row in reversed(self.journal()) if row.path == path and row.op == "do")
+            key = next(row.key for row in reversed(self.journal(saga_id)) if row.path == path and row.op == "do")
             place = "remote" if step.kind in ("call", "crossed") else step.place
             self.run(place, "insert into journal (key, op, by_hand) values (%s, 'undo', true)", key)
             if place == "remote":

@@ -47,7 +47,7 @@ class Actions:
 
     def __init__(self, operator: Operator, random: Random) -> None:
         self.operator, self.random = operator, random
-        self.stack, self.temporal, self.id = operator.stack, operator.stack.temporal, operator.id
+        self.stack, self.temporal = operator.stack, operator.stack.temporal
         self.made: list[str] = []
         self.actions: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
             "cancel": (3, self._cancel),
@@ -63,6 +63,10 @@ class Actions:
             "again": (2, self._again),
             "repair": (2, self._repair),
         }
+
+    @property
+    def id(self) -> str:
+        return self.operator.id
 
     async def _draw(self) -> str:
         """The name of an action; mostly one that is possible now."""
@@ -84,14 +88,28 @@ class Actions:
             weights[name] *= 2.0 if is_helpful else 0.15
         return self.random.choices(list(weights), list(weights.values()))[0]
 
+    async def _start(self) -> None:
+        await self.operator.command("start", "outer", "--id", self.id)
+
+    async def _rest(self) -> str:
+        return await self.operator.rest()
+
+    def _choose_saga(self) -> None:
+        """Choose the saga on which the next action is made."""
+
+    async def _remember_ends(self, run_id: str) -> None:
+        """Look at the sagas that this run has run before it is deleted: nobody can do so later."""
+        if run_id.removesuffix("~undo") == self.id:
+            await self.operator.remember_end()
+
     async def run(self, names: Sequence[str] | None) -> str:
         """Start the saga, make the actions, or two to eight others, and let things rest; gives the state at rest."""
         await self.stack.start_worker()
-        await self.operator.command("start", "outer", "--id", self.id)
+        await self._start()
         if names is not None:
             return await self._act(names, len(names))
         if self.random.random() < 0.3:
-            self.operator.note(f"at rest: {await self.operator.rest()}")
+            self.operator.note(f"at rest: {await self._rest()}")
         end = await self._act(None, self.random.randrange(2, 6))
         if self.random.random() < 0.4:
             self.operator.note(f"at rest: {end}")
@@ -102,9 +120,10 @@ class Actions:
         """Make the actions, and let things rest; gives the state at rest."""
         for place in range(count):
             await asyncio.sleep(self.random.choice(_PAUSES))
+            self._choose_saga()
             name = await self._draw() if names is None else names[place]
             self.made.append(name)
-            self.operator.note(f"-- {name}")
+            self.operator.note(f"-- {name} ({self.id})")
             if name not in ("kill", "purge", "delete", "terminate", "reset"):
                 await self._restart_worker()
             try:
@@ -112,7 +131,7 @@ class Actions:
             except RPCError as error:
                 self.operator.note(f"   Temporal: {error.message}")
         await self._restart_worker()
-        return await self.operator.rest()
+        return await self._rest()
 
     async def _restart_worker(self) -> None:
         if self.stack.worker is None or not self.stack.worker.running:
@@ -175,8 +194,7 @@ class Actions:
         run = await self._some_run()
         if run is None:
             return
-        if run.id.removesuffix("~undo") == self.id:
-            await self.operator.remember_end()
+        await self._remember_ends(run.id)
         self.operator.note(f"   delete {run.id} {run.run_id}")
         await run_changes.delete_run(self.temporal, run.id, run.run_id)
         for _ in range(100):
@@ -203,7 +221,9 @@ class Actions:
         document, _ = await self.operator.show(self.id)
         if document is None:
             return  # nobody knows the id any more: it would be another saga, which the operator has to rule out
-        printed = await self.operator.command("start", "outer", "--id", self.id, "--again")
+        printed = await self.operator.command(
+            "start", "outer", "--id", self.id, "--input", self.operator.input, "--again"
+        )
         if printed.code == 0 and printed.out.startswith("started"):
             self.operator.known_end = None
 
@@ -231,25 +251,32 @@ def judge(saga: DrawnSaga, rows: list[Row], present: dict[str, int], end: str) -
     return list(dict.fromkeys(faults))
 
 
-async def run_sequence(
-    seed: int, folder: Path, address: str, postgres: DatabaseServer, names: Sequence[str] | None = None
-) -> Report:
-    """Run the sequence of a seed on these servers, or one of the actions with these ``names``."""
-    random = Random(seed)
-    saga, report = draw_saga(random), Report(seed)
+def describe(saga: DrawnSaga) -> str:
+    """A line for the saga and one for each that is nested in it."""
+    lines: list[str] = []
     for each in saga.all_sagas():
         steps = [
             f"{step.id}:{step.kind}@{step.place}{'!' if step.pivot else ''}"
             f"{'' if step.needs is None else list(step.needs)}{step.on_failure or ''}{dict(step.answers) or ''}"
             for step in each.steps
         ]
-        report.definition += f"{each.name}: {'; '.join(steps)}\n"
+        lines.append(f"{each.name}: {'; '.join(steps)}\n")
+    return "".join(lines)
+
+
+async def run_sequence(
+    seed: int, folder: Path, address: str, postgres: DatabaseServer, names: Sequence[str] | None = None
+) -> Report:
+    """Run the sequence of a seed on these servers, or one of the actions with these ``names``."""
+    random = Random(seed)
+    saga, report = draw_saga(random), Report(seed)
+    report.definition = describe(saga)
     with_ledger = random.random() < 0.5
     report.definition += f"{with_ledger=}"
     async with open_stack(folder, address, postgres, saga, ledger=with_ledger) as stack:
-        id = stack.saga_id = f"outer-{seed}"
+        id = f"outer-{seed}"
         stack.participants.prepare(saga, id)
-        operator = Operator(stack, random, id)
+        operator = Operator(stack, random, id, saga)
         sequence = Actions(operator, random)
         report.actions = sequence.made
         try:
@@ -260,26 +287,32 @@ async def run_sequence(
             report.faults.append(str(fault))
         except Exception as error:  # noqa: BLE001 - a broken sequence is reported with what it has done
             report.faults.append(f"harness: {error!r}\n{traceback.format_exc()}")
-        rows, present = stack.participants.journal(), stack.participants.present(saga, id)
-        report.faults += judge(saga, rows, present, report.end)
-        report.faults += [f"{report.end}, and it holds {held}" for held in await _holdings(stack, report.end)]
-        began = operator.began
+        await add_judgement(report, operator, report.end)
         report.log = operator.log
-        hands = {True: " by hand", False: ""}
-        report.journal = [f"{row.at - began:6.2f} {row.op} {row.key}{hands[row.by_hand]}" for row in rows]
-        report.journal.append(f"present: {present}")
         with contextlib.suppress(OSError):
             report.worker_logs = stack.worker_logs()
     return report
 
 
-async def _holdings(stack: Stack, end: str) -> list[str]:
+async def add_judgement(report: Report, operator: Operator, end: str) -> None:
+    """Judge a saga by the journal, which is added to the report."""
+    saga, id, participants = operator.saga, operator.id, operator.stack.participants
+    rows, present = participants.journal(id), participants.present(saga, id)
+    faults = judge(saga, rows, present, end)
+    faults += [f"{end}, and it holds {held}" for held in await holdings_of(operator.stack, id, end)]
+    report.faults += [f"{id}: {fault}" for fault in faults]
+    hands = {True: " by hand", False: ""}
+    report.journal += [f"{row.at - operator.began:6.2f} {row.op} {row.key}{hands[row.by_hand]}" for row in rows]
+    report.journal.append(f"{id} {end}, present: {present}")
+
+
+async def holdings_of(stack: Stack, saga_id: str, end: str) -> list[str]:
     """The holdings of a saga that has ended; its state is final shortly before it has released everything."""
     if end not in ("COMPLETED", "COMPENSATED"):
         return []
     held: list[str] = []
     for _ in range(50):
-        held = await asyncio.to_thread(stack.participants.holdings, stack.saga_id)
+        held = await asyncio.to_thread(stack.participants.holdings, saga_id)
         if not held:
             break
         await asyncio.sleep(0.2)

@@ -27,7 +27,7 @@ from tests.helpers.new_databases import new_database
 from tests.helpers.processes import WorkerProcess
 from tests.helpers.waiting import until
 from tests.integration.engine.sequences.drawn_sagas import DrawnSaga
-from tests.integration.engine.sequences.participants import ACTIONS, PLACES, Participants
+from tests.integration.engine.sequences.participants import ACTIONS, GUARDED_ACTIONS, PLACES, Participants
 
 HORIZON_MARGIN = 0.5
 """Seconds, instead of an hour: the sagas of a sequence are seconds old."""
@@ -51,7 +51,6 @@ class Stack:
 
     def __init__(self, folder: Path, client: Client, participants: Participants, saga: DrawnSaga) -> None:
         self.folder, self.client, self.participants, self.saga = folder, client, participants, saga
-        self.saga_id = ""
         self._workers = 0
         self.worker: WorkerProcess | None = None
 
@@ -83,6 +82,10 @@ class Stack:
     async def kill_worker(self) -> None:
         if self.worker is not None and self.worker.running:
             await asyncio.to_thread(self.worker.kill)
+
+    async def open_bulk_workflows(self) -> list[str]:
+        running = f"{self.own} AND ExecutionStatus = 'Running'"
+        return [run.id async for run in self.temporal.list_workflows(running) if run.id.startswith("bulk~")]
 
     def worker_logs(self) -> str:
         return "\n".join(path.read_text("utf-8") for path in sorted(self.folder.glob("worker-*.log")))
@@ -141,9 +144,10 @@ def _write_project(folder: Path, address: str, urls: Mapping[str, str], saga: Dr
     for each in saga.all_sagas():
         (folder / f"{each.name}.saga.yaml").write_text(each.definition(), "utf-8")
     (folder / "actions.py").write_text(ACTIONS % urls["remote"], "utf-8")
+    (folder / "guarded_actions.py").write_text(GUARDED_ACTIONS, "utf-8")
     lines = [
         'definitions = ["."]',
-        'actions = ["./actions.py"]',
+        'actions = ["./actions.py", "./guarded_actions.py"]',
         "[temporal]",
         f'address = "{address}"',
         f'task_queue = "sequence-{uuid.uuid4()}"',
