@@ -37,8 +37,11 @@ from sagas.text.json_values import without_half_pairs
 
 log = logging.getLogger("saga.http")
 
-SHUTDOWN_GRACE = 5
-"""Seconds that responses under way have to end when the server stops."""
+SHUTDOWN_GRACE = 5.0
+"""Seconds that responses under way have to end when the server stops, unless it has a grace of its own."""
+
+_CANCEL_TIMEOUT = 1.0
+"""Seconds that requests have to answer something shorter when they are cancelled at the end of the grace."""
 
 _LINGER = 1.0
 """Seconds that a refused client has to read why: closing at once would reset the connection while it still sends."""
@@ -186,7 +189,8 @@ _HEAD_TOO_LARGE = f"the head of a request may have {MAX_HEAD_BYTES} bytes"
 class HttpServer:
     """Listens on ``address`` (HOST:PORT) while it is open. ``option`` names the source of the address in errors.
 
-    ``max_connections``: how many there may be at the same time; None: MAX_CONNECTIONS.
+    ``max_connections``: how many there may be at the same time; None: MAX_CONNECTIONS. ``grace``: seconds that
+    requests under way have to end when it is closed; then they are cancelled. It accepts no connection meanwhile.
     """
 
     def __init__(
@@ -197,6 +201,7 @@ class HttpServer:
         option: str,
         description: str,
         max_connections: int | None = None,
+        grace: float = SHUTDOWN_GRACE,
     ) -> None:
         self._host, self._port = split_listen_address(option, address)
         self._option = option
@@ -213,7 +218,7 @@ class HttpServer:
                 workers=1,  # otherwise taken from the environment
                 backlog=self._backlog,
                 timeout_keep_alive=math.ceil(HEAD_TIMEOUT),
-                timeout_graceful_shutdown=SHUTDOWN_GRACE,
+                timeout_graceful_shutdown=math.ceil(grace),
                 proxy_headers=False,
                 server_header=False,
                 access_log=False,
@@ -249,6 +254,8 @@ class HttpServer:
     async def __aexit__(self, *_: object) -> None:
         self._server.should_exit = True
         await self._task
+        if cancelled := self._server.server_state.tasks:
+            await asyncio.wait(cancelled, timeout=_CANCEL_TIMEOUT)
         for connection in self._connections():
             connection.transport.abort()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from functools import partial
 
 from saga_workers.client import Client
@@ -28,8 +29,10 @@ from sagas.settings import Settings
 log = logging.getLogger("saga.serve")
 
 
-async def run_api(settings: Settings, listen: str, *, health: str | None = None) -> None:
-    """Serve until SIGTERM or SIGINT.
+async def run_api(
+    settings: Settings, listen: str, *, health: str | None = None, grace: timedelta = timedelta(seconds=30)
+) -> None:
+    """Serve until SIGTERM or SIGINT; then accept no connection, and give requests under way ``grace`` to end.
 
     Raises UsageError without a token, if a setting is not possible, or if a port is taken; ServerDownError without a
     server.
@@ -69,8 +72,9 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
                 option="--listen",
                 description="the API",
                 max_connections=max(MAX_CONNECTIONS, 2 * settings.serve.max_waiting),
+                grace=grace.total_seconds(),
             )
         )
         log.info("serving sagas over HTTP", extra=fields(namespace=temporal.namespace, port=listening.port))
         await stop.wait()
-        log.info("stopping")
+        log.info("stopping: %d requests have %d s to complete", listening.busy, int(grace.total_seconds()))

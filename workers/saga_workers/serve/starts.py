@@ -153,7 +153,7 @@ class StartEndpoint:
             try:
                 async with asyncio.timeout(seconds):
                     view = await self._outcomes.wait(bulk_id, saga_id)
-            except TimeoutError:
+            except (TimeoutError, asyncio.CancelledError):  # as in _wait
                 return None
         if view is not None:
             return view
@@ -166,14 +166,17 @@ class StartEndpoint:
         return await self._read_ended(saga_id, caller) if has_left else None
 
     async def _wait(self, saga_id: str, seconds: float) -> bool:
-        """Return whether the saga ends within this time."""
+        """Return whether the saga ends within this time, and before the server stops.
+
+        Only the end of the server's grace cancels a request, and the caller shall get the id of its saga.
+        """
         if self._admission.waits.locked():
             return False
         async with self._admission.waits:
             try:
                 async with asyncio.timeout(seconds):
                     await wait_for_result(self._locator.temporal.get_workflow_handle(saga_id))
-            except TimeoutError:
+            except (TimeoutError, asyncio.CancelledError):
                 return False
             except (WorkflowFailureError, *UNREADABLE_PAYLOAD):
                 pass
