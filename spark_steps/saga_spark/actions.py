@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
@@ -24,7 +23,7 @@ from saga_spark.staging.stage_area import StageArea
 from saga_spark.staging.staging_attempt import JobRunner, ProgressReporter, StagingAttempt
 from sagas.builtins.spark import PUBLISH, RECONCILE, REVERT, SPARK
 from sagas.builtins.sql_places import check_sql
-from sagas.errors import Rejected, Unavailable, Unequipped
+from sagas.errors import Rejected, Unequipped
 from sagas.protocol.payloads import RECORD_RESULT, Invocation
 
 
@@ -42,8 +41,7 @@ class SparkSteps:
         engine = self._databases.engine(invocation.guard.connection)
         if action == SPARK:
             staging_attempt = StagingAttempt(self._settings, engine, self._runner, invocation, attempt)
-            with _another_worker_may():
-                await staging_attempt.run()
+            await staging_attempt.run()
             return _record_staged(staging_attempt)
         publisher = OutputPublisher(self._settings, engine, invocation)
         if action == RECORD_RESULT:
@@ -61,22 +59,10 @@ class SparkSteps:
             engine = self._databases.engine(self._settings.ledger)
             return await read_staged_files(engine, invocation.saga_id, step, output)
 
-        with _another_worker_may():
-            return await reconcile_step(
-                self._runner, self._settings, invocation.arguments, attempt, staged, invocation.key
-            )
+        return await reconcile_step(self._runner, self._settings, invocation.arguments, attempt, staged, invocation.key)
 
     async def close(self) -> None:
         await self._runner.close()
-
-
-@contextlib.contextmanager
-def _another_worker_may() -> Iterator[None]:
-    """Equipment missing on this machine is not an error of the definition: the step waits for a machine that has it."""
-    try:
-        yield
-    except Unequipped as error:
-        raise Unavailable(f"{error.message}; {error.help}") from error
 
 
 def _record_staged(staging: StagingAttempt) -> ActionBody:

@@ -58,7 +58,9 @@ class StagingAttempt:
         self.result: dict[str, Any] = {}
 
     async def run(self) -> None:
-        """Raises Rejected (by the audit), UsageError, InfrastructureError, JobFailed, FencedOut."""
+        """Raises Rejected (by the audit), UsageError (Unequipped: this machine lacks something), InfrastructureError,
+        JobFailed, FencedOut.
+        """
         for output in self._job.outputs.values():
             sink_for(output.kind, self._settings).validate(output)
         if self._job.together:

@@ -18,7 +18,7 @@ from saga_spark.actions import SparkSteps
 from saga_spark.runner import runner_client
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
-from sagas.errors import NeedsOperator, Unavailable
+from sagas.errors import NeedsOperator, Unavailable, Unequipped
 from tests.integration.spark.staged_outputs import stage
 from tests.integration.spark.staging.staging_environment import open_staging
 from tests.integration.spark.staging.test_staging import JOBS, NUMBERS_FILE, QUICK, Environment, rows_of
@@ -95,8 +95,9 @@ async def test_a_step_waits_for_a_worker_that_has_java(tmp_path: Path, monkeypat
     now = time.time()
     attempt = AttemptContext(1, now, now + 60, lambda _: None, logging.getLogger("test"), saga="day")
     try:
-        with pytest.raises(Unavailable, match=r"^Spark needs Java 17 or newer: JAVA_HOME is .*; install a JDK"):
+        with pytest.raises(Unequipped, match=r"^Spark needs Java 17 or newer: JAVA_HOME is .*") as raised:
             await steps.prepare("spark", staging.invocation(), attempt)
+        assert str(raised.value.help).startswith("install a JDK")
     finally:
         await steps.close()
         await staging.databases.close()
