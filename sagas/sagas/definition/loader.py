@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sagas.definition.checks import check_draft
-from sagas.definition.checks.kinds import check_nested, check_nested_definitions
+from sagas.definition.checks.nested_sagas import check_nested, check_nested_definitions
 from sagas.definition.diagnostics import Diagnostic, Position, Report
 from sagas.definition.digest import digest_of
 from sagas.definition.model import Definition
@@ -88,7 +88,7 @@ def _without_invalid_nested(drafts: Mapping[str, SagaDraft], definitions: dict[s
         removed = False
         for name in list(definitions):
             report = Report(drafts[name].file)
-            check_nested_definitions(drafts[name], definitions, report)
+            check_nested_definitions(drafts[name], drafts, definitions, report)
             if report.failed:
                 del definitions[name]
                 removed = True

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
-
 from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.registry import BUILTINS, is_read_call
+from sagas.definition.checks.nested_sagas import keeps_confirmed
 from sagas.definition.checks.probes import answers
-from sagas.definition.diagnostics import Report, suggestion_help
-from sagas.definition.literal_values import input_mistakes
-from sagas.definition.model import ENGINE_ACTIONS, Definition, StepDefinition
+from sagas.definition.diagnostics import Report
+from sagas.definition.model import ENGINE_ACTIONS
 from sagas.definition.parser.builder import MAX_LOCAL_TIMEOUT, can_be_local
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
-from sagas.definition.parser.yaml_nodes import YamlNode
 
 _NOT_ON_A_PIVOT = ("compensate", "confirm", "for_each", "if")
 _WITHOUT = {
@@ -200,7 +197,7 @@ def _check_undo_of_confirmed(draft: SagaDraft, report: Report) -> None:
         return
     undone = [step.id for step in draft.steps if any(operation.role == "confirmed" for operation in step.operations)]
     for step in draft.steps if undone else ():
-        if _keeps_confirmed(step.step):
+        if keeps_confirmed(step.step):
             position = step.parsed.position_of("confirm") if "confirm" in step.parsed else step.parsed.node_of("id")
             message = (
                 f"nothing undoes `{step.id}` after its confirm, so `saga undo` is refused, and `compensate.confirmed` "
@@ -221,66 +218,6 @@ def _check_attempt_limits(step: StepDraft, report: Report) -> None:
                 message = f"`{field}` cannot apply: {what}`{step.id}` is retried without limit"
                 help = "remove it" if operation.role == "confirm" else None  # whatever its `on_failure` is
                 report.add("SAGA210", retry.position_of(field), message, help)
-
-
-# Nested sagas, which can be checked only when every definition of the project is known
-def check_nested(
-    draft: SagaDraft, sagas: Mapping[str, Definition], has_errors: Callable[[str], bool], report: Report
-) -> None:
-    """Check that every `uses: saga` names a saga that takes its input, and can be undone if the parent may roll back.
-
-    ``has_errors``: whether a saga that is not one of ``sagas`` may be defined in a file with errors.
-    """
-    for step, name, position in _nested_sagas(draft):
-        child = sagas.get(name)
-        if child is None and not has_errors(name):
-            report.add("SAGA213", position, f"there is no saga `{name}`", suggestion_help(name, sagas) or None)
-        elif child is not None and _must_be_undone(step):
-            reason = undo_obstacle(child)
-            if reason:
-                report.add("SAGA211", position, f"the nested saga `{name}` cannot be undone: {reason}")
-        if child is not None:
-            written = step.parsed.node_of("with").value.get("input")
-            for place, message in input_mistakes(child, written):
-                report.add("SAGA215", place or position, f"`{step.id}` starts `{name}`: {message}")
-
-
-def check_nested_definitions(draft: SagaDraft, valid: Container[str], report: Report) -> None:
-    """Check that every saga named in a `uses: saga` is one of the ``valid`` ones: the saga could be started, and would
-    have to be undone at that step.
-    """
-    for _, name, position in _nested_sagas(draft):
-        if name not in valid:
-            report.add("SAGA217", position, f"there is no valid definition of the nested saga `{name}`")
-
-
-def _nested_sagas(draft: SagaDraft) -> Iterator[tuple[StepDraft, str, YamlNode]]:
-    """The steps with `uses: saga`, each with the name of the saga and its position, but for names that are computed."""
-    for step in draft.steps:
-        name = (step.step.do.with_ or {}).get("name")
-        if step.step.do.uses == "saga" and isinstance(name, str) and "${{" not in name:
-            yield step, name, step.parsed.node_of("with").value["name"]
-
-
-def _must_be_undone(step: StepDraft) -> bool:
-    return not (step.after_commit or step.step.pivot or step.step.compensate)
-
-
-def undo_obstacle(definition: Definition) -> str | None:
-    """Why a committed run of this saga cannot be undone (rule 15); None if it can."""
-    if definition.recovery == "forward":
-        return "it has `recovery: forward`"
-    if definition.pivot is not None:
-        return f"it has a point of no return, `{definition.pivot.id}`"
-    for step in definition.steps:
-        if _keeps_confirmed(step):
-            return f"`{step.id}` is confirmed, and nothing undoes it after that (no `compensate.confirmed`)"
-    return None
-
-
-def _keeps_confirmed(step: StepDefinition) -> bool:
-    """True for a step that stays as it is once it is confirmed."""
-    return step.confirm is not None and (step.compensate is None or step.compensate.confirmed is None)
 
 
 def check_participants(draft: SagaDraft, report: Report) -> None:

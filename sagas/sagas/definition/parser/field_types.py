@@ -53,6 +53,8 @@ class String:
 
     def _possible_name(self, text: str) -> str | None:
         """The help for `write-invoice` as the id of a step: the nearest name that is possible."""
+        if "${{" in text:
+            return "write the name itself: an expression is not possible here"
         for separator in "_-":
             name = re.sub(r"[^a-z0-9]+", separator, text.lower()).strip(separator)
             if self.pattern and re.fullmatch(self.pattern, name) and name not in self.reserved:

@@ -29,6 +29,7 @@ from sagas.definition.parser.field_types import (
     StringMap,
 )
 from sagas.definition.parser.schedule_types import CatchupWindow, CronExpression, OverlapPolicy, TimeZone
+from sagas.definition.parser.task_queue_type import TaskQueueName
 from sagas.definition.saga_ids import SAGA_NAME
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ MAX_LABELS = 10
 MAX_PARALLEL = 200
 
 _WITH = Field("with", Arguments(), "the arguments; may contain expressions")
-_TASK_QUEUE = Field("task_queue", String(), "Temporal task queue of the worker that serves it")
+_TASK_QUEUE = Field(
+    "task_queue", TaskQueueName(), "Temporal task queue of the worker that serves it; takes no expression"
+)
 _TIMEOUT = Field("timeout", Duration(), "how long one attempt may take, its COMMIT included, default 30s")
 _HEARTBEAT = Field(
     "heartbeat", Duration(), "for long actions: an attempt without a heartbeat for this long counts as dead"

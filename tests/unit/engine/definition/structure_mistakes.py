@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.unit.engine.definition.mistake import BOOK, INPUT, RESERVE, TELL, WAIT, Mistake, saga
 
+QUEUE = "task_queue: ⟦'${{ vars.queue }}'"
+
 STRUCTURE_MISTAKES = [
     Mistake("SAGA100", "broken YAML", "saga: shop\nsteps: [⟦:\n  - a\n"),
     Mistake("SAGA100", "an empty file", "⟦"),
@@ -46,6 +48,29 @@ STRUCTURE_MISTAKES = [
     Mistake("SAGA107", "a capital in the name", f"saga: ⟦Shop\nsteps:\n{BOOK}"),
     Mistake("SAGA107", "a dash in an id", saga("  - {id: ⟦book-it, uses: shop.book, pivot: true}\n")),
     Mistake("SAGA107", "a reserved id", saga("  - {id: ⟦undo, uses: shop.book, pivot: true}\n")),
+    *(
+        Mistake("SAGA107", f"a task queue of {about}", saga(steps, top))
+        for about, steps, top in (
+            (
+                "a step, computed",
+                "  - {id: a, uses: shop.book, pivot: true, task_queue: ⟦'q-${{ input.name }}'}\n",
+                INPUT,
+            ),
+            ("an undo, computed", f"  - {{id: a, uses: shop.tell, compensate: {{uses: shop.tell, {QUEUE}}}}}\n", ""),
+            ("a confirm, computed", f"{RESERVE[:-2]}, confirm: {{uses: shop.tell, with: {{}}, {QUEUE}}}}}\n", ""),
+            (
+                "the undo of a confirmed step, computed",
+                f"  - {{id: a, uses: shop.tell, confirm: shop.tell, "
+                f"compensate: {{uses: shop.tell, confirmed: {{uses: shop.tell, {QUEUE}}}}}}}\n",
+                "",
+            ),
+            ("defaults, computed", BOOK, f"defaults: {{{QUEUE}}}\n"),
+            ("a notification, computed", BOOK, f"notify:\n  - {{when: parked, uses: shop.tell, {QUEUE}}}\n"),
+            ("Temporal itself", "  - {id: a, uses: shop.book, pivot: true, task_queue: ⟦/_sys/q}\n", ""),
+            ("many characters", f"  - {{id: a, uses: shop.book, pivot: true, task_queue: ⟦{'q' * 1001}}}\n", ""),
+            ("two lines", '  - {id: a, uses: shop.book, pivot: true, task_queue: ⟦"a\\nb"}\n', ""),
+        )
+    ),
     Mistake("SAGA107", "a label name", saga(BOOK, "labels: {⟦a b: c}\n")),
     Mistake("SAGA108", "an id twice", saga(RESERVE + RESERVE.replace("id: reserve", "id: ⟦reserve"))),
     Mistake("SAGA109", "no unit", saga(BOOK, "deadline: ⟦90\n")),
