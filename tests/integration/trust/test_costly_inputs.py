@@ -18,11 +18,15 @@ from saga_workers.start.bulk_rows import cut_rows
 from saga_workers.start.row_starts import StartRow
 from saga_workers.start.start_limits import MAX_SHARED_INPUTS, shared_size
 from saga_workers.start.start_requests import StartRequest
+from saga_workers.temporal.temporal_client import to_header
+from saga_workers.worker.worker_trust import WorkerTrust
 from sagas.definition.input_validation import validate_input
+from sagas.definition.snapshot import to_snapshot
 from sagas.errors import UsageError
 from sagas.expressions.work_budget import bounded
 from sagas.input_limits import MAX_CHECK_STEPS
 from sagas.project import Project
+from sagas.protocol.signed_content import start_content
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import LIMIT
@@ -91,6 +95,18 @@ async def test_a_costly_input_is_checked_outside_of_the_workflow_task(project: P
         assert not [event for event in events if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
         with pytest.raises(UsageError, match="the input is too large for the schema"):
             await client.start("tree", TOO_COSTLY)
+
+
+def test_the_inputs_of_one_workflow_task_share_its_steps(project: Project) -> None:
+    trust, keys = WorkerTrust(project), project.settings.signing_keys()
+    sent = {"definition": to_snapshot(project.definition("tree")), "vars": {}, "attributes": []}
+    header, each = to_header(sent).data, steps(project, tree(8))
+    enough = MAX_TASK_CHECK_STEPS // each
+    assert enough > 1
+    for count, at_once in ((1, True), (enough, True), (enough + 1, False)):
+        starts = {f"tree-{number}": tree(8) for number in range(count)}
+        signature = keys.sign("start", start_content("shared", header, starts))
+        assert trust.trusts_start("tree", "shared", starts, header, signature) is at_once, count
 
 
 @pytest.mark.slow
