@@ -55,7 +55,7 @@ def _measure(sending: Any, call: Callable[..., object], arguments: tuple[object,
     before, began = _memory("VmRSS"), time.process_time()
     try:
         result: object = call(*arguments)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - it is the result
         result = error
     seconds = time.process_time() - began
     mib = _memory("VmHWM") - before
