@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.checks.activity_options import check_retry_values, check_short_timeout
 from sagas.definition.diagnostics import Report
-from sagas.definition.model import Operation
-from sagas.definition.parser.builder import DEFAULT_TIMEOUT, MAX_LOCAL_TIMEOUT, build_draft
+from sagas.definition.model import Notification, Operation
+from sagas.definition.parser.builder import (
+    DEFAULT_TIMEOUT,
+    MAX_LOCAL_TIMEOUT,
+    build_context,
+    build_notifications,
+    build_steps,
+)
 from sagas.definition.parser.draft import OperationRole, SagaDraft, StepDraft
 from sagas.definition.parser.field_types import ParsedMapping
 from sagas.definition.parser.operation_builder import build_retry
@@ -27,15 +33,16 @@ def check_default_fields(draft: SagaDraft, report: Report) -> None:
     """Report contradictions between the defaults, and warn about each default that has no effect.
 
     A default has an effect if the saga would be another one with another value. So the saga is built once more for each
-    of them, and no rule about which steps take which default is written twice.
+    of them, up to the first step that is another one, and no rule about which steps take which default is written
+    twice.
     """
     defaults = draft.root.get("defaults")
     if defaults is None:
         return
     _check_limits_of_confirms(defaults, report)
-    effects = _effects(draft)
+    effects = list(_effects(draft.steps, draft.definition.notify))
     for path, other in _other_values(defaults):
-        if _effects(_rebuilt(draft, _with(defaults, path, other))) == effects:
+        if not _has_effect(draft, _with(defaults, path, other), effects):
             _warn_without_effect(defaults, path, report)
         elif path[-1] == "retry":
             _check_retry(draft, defaults, path, effects, report)
@@ -52,12 +59,12 @@ def _check_limits_of_confirms(defaults: ParsedMapping, report: Report) -> None:
             report.add("SAGA210", retry.position_of(field), message, "remove it")
 
 
-def _check_retry(draft: SagaDraft, defaults: ParsedMapping, path: Path, effects: Any, report: Report) -> None:
+def _check_retry(draft: SagaDraft, defaults: ParsedMapping, path: Path, effects: Sequence[Any], report: Report) -> None:
     written: ParsedMapping = _at(defaults, path)
     timeout = _parent(defaults, path).get("timeout") or defaults.get("timeout") or DEFAULT_TIMEOUT
     check_retry_values(written, build_retry(written), timeout, f"the default `{'.'.join(path)}`", report)
     for field in LIMITS if path == ("retry",) else ():
-        if field in written and _effects(_rebuilt(draft, _with(defaults, (*path, field), 7_777))) == effects:
+        if field in written and not _has_effect(draft, _with(defaults, (*path, field), 7_777), effects):
             message = f"the default `{field}` has no effect, because whatever takes it is retried without limit"
             report.add("SAGA118", written.position_of(field), message)
 
@@ -94,10 +101,20 @@ def _other_values(defaults: ParsedMapping) -> Iterator[tuple[Path, Any]]:
             yield (*parent, "retry"), ParsedMapping(retry.node, values)
 
 
-def _effects(draft: SagaDraft) -> list[Any]:
+def _has_effect(draft: SagaDraft, defaults: ParsedMapping, effects: Sequence[Any]) -> bool:
+    """Return whether the saga is another one with these defaults than the one with these ``effects``."""
+    root = ParsedMapping(draft.root.node, {**draft.root.values, "defaults": defaults})
+    steps = build_steps(root, draft.graph, draft.project)
+    notify, _ = build_notifications(root.get("notify") or [], build_context(root, draft.project))
+    return any(other != effect for other, effect in zip(_effects(steps, notify), effects, strict=True))
+
+
+def _effects(steps: Iterable[StepDraft], notify: Iterable[Notification]) -> Iterator[Any]:
     """The parts of a saga that defaults can change, without the options of what the engine itself performs."""
-    steps = [(step.step.on_failure, step.step.execution, list(_calls(step))) for step in draft.steps]
-    return [*steps, *(notification.do for notification in draft.definition.notify)]
+    for step in steps:
+        yield step.step.on_failure, step.step.execution, list(_calls(step))
+    for notification in notify:
+        yield notification.do
 
 
 def _calls(step: StepDraft) -> Iterator[Operation]:
@@ -120,11 +137,6 @@ def _calls(step: StepDraft) -> Iterator[Operation]:
                 yield replace(operation, retry=unlimited)
             else:
                 yield operation
-
-
-def _rebuilt(draft: SagaDraft, defaults: ParsedMapping) -> SagaDraft:
-    root = ParsedMapping(draft.root.node, {**draft.root.values, "defaults": defaults})
-    return build_draft(draft.file, root, draft.graph, draft.project)
 
 
 def _at(mapping: ParsedMapping | None, path: Path) -> Any:

@@ -12,7 +12,7 @@ from sagas.definition.checks.scopes import ExpressionScope
 from sagas.definition.diagnostics import Report
 from sagas.definition.model import checked_entry
 from sagas.definition.optional_properties import gaps
-from sagas.definition.parser.draft import StepDraft
+from sagas.definition.parser.draft import SagaDraft, StepDraft
 from sagas.definition.parser.yaml_nodes import Position
 from sagas.expressions import ANY_ELEMENT, Expression, ExpressionError, compile_expression
 from sagas.expressions.presence import NO_FACTS, Facts, Use, facts_of, facts_of_value, find_uses, holds
@@ -148,17 +148,23 @@ def _facts_of_the_place(scope: ExpressionScope) -> Facts:
         condition = _compiled(step.step.if_)
         facts = facts_of(None if condition is None else condition.node, True)
     if step is not None and scope.kind in _AFTER_THE_CALL:
-        facts = facts | _facts_after(step)
+        facts = facts | _facts_after(step, scope.draft)
     for other in scope.draft.steps:
         if scope.kind == "output" or (step is not None and scope.draft.graph.is_ancestor(other.id, step.id)):
             skipped = other.step.if_ is not None or other.step.on_failure == "continue"
             if not skipped and other.step.for_each is None:
-                facts = facts | _facts_after(other)
+                facts = facts | _facts_after(other, scope.draft)
     return facts
 
 
-def _facts_after(step: StepDraft) -> Facts:
+def _facts_after(step: StepDraft, draft: SagaDraft) -> Facts:
     """Return what is known once the arguments of the step were evaluated, which comes before its effect."""
+    if step.id not in draft.facts_after:
+        draft.facts_after[step.id] = _facts_of_arguments(step)
+    return draft.facts_after[step.id]
+
+
+def _facts_of_arguments(step: StepDraft) -> Facts:
     given, facts = step.step.do.with_ or {}, NO_FACTS
     if step.step.do.uses == "finish":
         # Steps below run only if the condition is false, and then its output was not evaluated.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,15 +67,8 @@ MAX_LOCAL_TIMEOUT = 5.0
 
 def build_draft(file: str, root: ParsedMapping, graph: StepGraph, project: ProjectContext) -> SagaDraft:
     """The saga with its positions in the file. ``root`` has only steps with an id and an action, in file order."""
-    context = BuildContext(project, root.get("defaults"), root.get("publish", "each"))
-    written = {parsed.get("id"): parsed for parsed in root.get("steps")}
-    forward_only = root.get("recovery") == "forward"
-    pivot = next((id for id in graph.order if written[id].get("pivot")), None)
-    steps = []
-    for id in graph.order:
-        after_commit = forward_only or (pivot is not None and graph.is_ancestor(pivot, id))
-        steps.append(_build_step(written[id], graph.needs[id], context, after_commit))
-    notify, notifications = build_notifications(root.get("notify") or [], context)
+    steps = tuple(build_steps(root, graph, project))
+    notify, notifications = build_notifications(root.get("notify") or [], build_context(root, project))
     definition = Definition(
         saga=root.get("saga", ""),
         steps=tuple(draft.step for draft in steps),
@@ -94,7 +87,22 @@ def build_draft(file: str, root: ParsedMapping, graph: StepGraph, project: Proje
         schedule=_build_schedule(schedule_trigger(root)),
         undo_leaves=tuple(root.get("undo_leaves") or ()),
     )
-    return SagaDraft(file, root, definition, tuple(steps), graph, project, notify=notifications)
+    return SagaDraft(file, root, definition, steps, graph, project, notify=notifications)
+
+
+def build_context(root: ParsedMapping, project: ProjectContext) -> BuildContext:
+    return BuildContext(project, root.get("defaults"), root.get("publish", "each"))
+
+
+def build_steps(root: ParsedMapping, graph: StepGraph, project: ProjectContext) -> Iterator[StepDraft]:
+    """The steps of a saga, each built when it is asked for. No step depends on how another one was built."""
+    context = build_context(root, project)
+    written = {parsed.get("id"): parsed for parsed in root.get("steps")}
+    forward_only = root.get("recovery") == "forward"
+    pivot = next((id for id in graph.order if written[id].get("pivot")), None)
+    for id in graph.order:
+        after_commit = forward_only or (pivot is not None and graph.is_ancestor(pivot, id))
+        yield _build_step(written[id], graph.needs[id], context, after_commit)
 
 
 def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildContext, after_commit: bool) -> StepDraft:

@@ -15,6 +15,7 @@ from sagas.sql_text.dialects import Dialect, dialect_of_url
 
 if TYPE_CHECKING:
     from sagas.actions.registry import Action
+    from sagas.expressions.presence import Facts
 
 OperationRole = Literal["do", "compensate", "confirmed", "confirm", "probe", "notify"]
 Connections = Mapping[str, Mapping[str, Any]]
@@ -134,7 +135,9 @@ class StepDraft:
 
 @dataclass(frozen=True, slots=True)
 class SagaDraft:
-    """A whole saga. ``definition`` has no digest yet."""
+    """A whole saga. ``definition`` has no digest yet. ``facts_after``: a cache of the check of missing values, by the
+    id of a step, because each expression of a long saga depends on all steps before it.
+    """
 
     file: str
     root: ParsedMapping
@@ -144,6 +147,7 @@ class SagaDraft:
     project: ProjectContext
     notify: tuple[OperationDraft, ...] = ()
     steps_by_id: Mapping[str, StepDraft] = field(init=False)
+    facts_after: dict[str, Facts] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps_by_id", {step.id: step for step in self.steps})
