@@ -47,13 +47,15 @@ async def repair_findings(
         message = f"needs an operator, and nothing of it is released: {command}"
         done.append({"saga_id": saga_id, "class": finding["class"], "done": message})
     findings = [finding for finding in findings if finding["saga_id"] not in resumed]
-    for saga_id in dict.fromkeys(_saga_ids_of_class(findings, "open_effects")):
+    continued = list(dict.fromkeys(_saga_ids_of_class(findings, "open_effects")))
+    for saga_id in continued:
         message = await _unless_refused(continue_saga(locator, saga_id, who))
         done.append({"saga_id": saga_id, "class": "open_effects", "done": message})
     for saga_id in _saga_ids_of_class(findings, "ledger_differs"):
         message = await _unless_refused(write_row(locator, saga_id))
         done.append({"saga_id": saga_id, "class": "ledger_differs", "done": message})
-    for saga_id in _saga_ids_of_class(findings, "claim_left"):
+    # The effects of a saga whose bulk workflow was closed are a finding, and its claim is another one.
+    for saga_id in (id for id in _saga_ids_of_class(findings, "claim_left") if id not in continued):
         message = await _unless_refused(continue_saga(locator, saga_id, who))
         done.append({"saga_id": saga_id, "class": "claim_left", "done": message})
     held = [finding for finding in findings if finding["class"] == "event_held"]
