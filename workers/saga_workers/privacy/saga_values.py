@@ -24,7 +24,7 @@ async def read_state(locator: Locator, location: Location) -> dict[str, Any] | N
     for run in (location.undo, location.run):
         if run is not None and (state := await _of_run(locator, run)) is not None:
             return state
-    if location.member is not None and location.member.open and location.member.bulk is not None:
+    if location.member is not None and location.member.bulk is not None:
         return await _of_member(locator, location.member.bulk, location.saga_id)
     packed = await locator.ledger.machine(location.saga_id)
     return None if packed is None else unpack_state(packed)

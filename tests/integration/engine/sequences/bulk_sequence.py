@@ -29,6 +29,13 @@ class MemberOperator(Operator):
         super().__init__(stack, random, member.id, member.saga, member.row)
         self.batch = batch
 
+    def refuse(self, printed: Printed) -> str:
+        """The claim of a saga that was in its bulk workflow keeps it known. Raises Fault."""
+        is_open = any(self.stack.participants.present(self.saga, self.id).values())
+        if is_open and self.known_end is None and self.last_seen.get("bulk_workflow"):
+            raise Fault(f"{self.id} has effects, and its claim is gone: {printed.text}")
+        return super().refuse(printed)
+
     async def start_over(self) -> bool:
         await self.settled()
         if any(self.stack.participants.present(self.saga, self.id).values()) or self.known_end is not None:

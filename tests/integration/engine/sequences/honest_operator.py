@@ -52,6 +52,8 @@ class Operator:
         self.count: Counter[tuple[str, ...]] = Counter()
         self.known_end: str | None = None
         """The end of the saga as it was seen before its runs were deleted."""
+        self.last_seen: dict[str, Any] = {}
+        """The last document of the saga."""
         self.began = time.time()
 
     def note(self, what: str) -> None:
@@ -68,7 +70,10 @@ class Operator:
         printed = await self.stack.command("show", saga_id, "-o", "json")
         if "bug in saga" in printed.err or "Traceback" in printed.text:
             raise Fault(f"a traceback: saga show {saga_id}\n{printed.text}")
-        return (json.loads(printed.out) if printed.code == 0 else None), printed
+        document = json.loads(printed.out) if printed.code == 0 else None
+        if document is not None and saga_id == self.id:
+            self.last_seen = document
+        return document, printed
 
     async def remember_end(self) -> None:
         """Look at the saga before its run is deleted: nobody can do so later."""
@@ -227,7 +232,7 @@ class Operator:
                 acted = await self.follow(self.id, printed.text) or await self.start_over()
                 if not acted:
                     self.note(f"refused: {_short(printed)}")
-                    return self._refused(printed)
+                    return self.refuse(printed)
             else:
                 for id in await self.nested_ids():
                     its, _ = await self.show(id)
@@ -264,7 +269,8 @@ class Operator:
         await self.settled()
         return (await self.command("start", "outer", "--id", self.id)).code == 0
 
-    def _refused(self, printed: Printed) -> str:
+    def refuse(self, printed: Printed) -> str:
+        """The end of a saga that has no run and cannot be started again. Raises Fault if that must not be."""
         is_open = any(self.stack.participants.present(self.saga, self.id).values())
         if self._guard_rows() and is_open and self.known_end is None and "saga " not in printed.text:
             raise Fault(f"open effects, and no advice: {printed.text}")
