@@ -138,7 +138,8 @@ class SagaExport:
         decided = {entry.step for entry in view.operator}
         for row in view.steps:
             reads = row.effect == "none"
-            if row.started_at is None and row.state == "PENDING" and not reads:
+            # A run of a reset may not come to a step about which an operator has decided before.
+            if row.started_at is None and row.state == "PENDING" and not reads and row.id not in residue:
                 continue  # never started
             if row.state == "DONE" and row.attempts == 0 and row.id not in decided:
                 continue  # a for_each over an empty list: nothing was called

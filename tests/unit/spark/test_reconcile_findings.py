@@ -167,6 +167,9 @@ def add_what_is_no_finding(system: ShopSystem) -> None:
     system.stories["known"] = story("known", "RESIDUE", [entry("a", "PARKED")], residue=[LEFT])
     system.guard[("known", "a", 1)] = {"reason": "do", "undone": False, "result": None}
     system.events.append(("shop", "known", "a", 1, "q-9", "orders", "HELD", NOW - 50, None))
+    unreached = {**entry("a", "PENDING"), "started_at": None, "attempts": 0}  # in a run of a reset after the decision
+    system.stories["repeated"] = story("repeated", "RESIDUE", [unreached], residue=[LEFT])
+    system.guard[("repeated", "a", 1)] = {"reason": "do", "undone": False, "result": None}
 
 
 def test_a_consistent_system_has_no_findings(system: ShopSystem) -> None:
