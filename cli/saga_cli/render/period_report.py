@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from html import escape
 
 from saga_cli.output import echo, print_table
+from saga_workers.views.held_counts import LIST_ONE_BY_ONE
 from saga_workers.views.period_report import STATE_COLUMNS, PeriodReport
 from sagas.presentation.html_page import html_page
 from sagas.presentation.styled_text import format_duration, local_time, parse_timestamp
@@ -68,8 +69,10 @@ def _with_zone(at: datetime) -> str:
 
 def _sections(report: PeriodReport) -> list[Section]:
     sections = [_outcomes(report), _slowest(report), _parked(report), _residue(report)]
-    if report.holds:
-        rows = [[hold.text, hold.resume_command] for hold in report.holds]
+    rows = [[f"{hold.text}; {report.held.words(hold)}", hold.resume_command] for hold in report.holds]
+    if report.held.one_by_one:
+        rows.append([report.held.one_by_one_text, LIST_ONE_BY_ONE])
+    if rows:
         sections.append(Section("Held back now", ("why", "command"), rows))
     if report.unknown:
         sections.append(Section("Not in this report", (), [], "; ".join(report.unknown)))

@@ -331,6 +331,10 @@ class BulkMachine:
             counts[state] = counts.get(state, 0) + 1
         return counts
 
+    def held(self) -> dict[str, int]:
+        """The number of sagas that wait for the end of each pause, by its order."""
+        return self._held.counts(self.members.values())
+
     def view(self, saga_id: str) -> SagaView:
         """The view of one saga. Raises KeyError for an id that is not a member's."""
         member = self.members[saga_id]

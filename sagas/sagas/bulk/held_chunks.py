@@ -5,7 +5,7 @@ So a pause takes one activity per interval, however many sagas wait, and a cance
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,3 +74,11 @@ class HeldChunks:
             return None
         entries = [member.calls[id].call.entry for id in held]
         return pause_view(next(iter(held.values())).pause, entries)
+
+    def counts(self, members: Iterable[Member]) -> dict[str, int]:
+        """How many of these sagas wait for each pause, by its order."""
+        counts: dict[str, int] = {}
+        for pause in map(self.pause_of, members) if self._holds else ():
+            if pause is not None:
+                counts[pause.order] = counts.get(pause.order, 0) + 1
+        return counts

@@ -14,6 +14,7 @@ BULK_ACTIVITIES = (CLAIM_ACTIVITY, CHUNK_ACTIVITY, DETACH_ACTIVITY, RECORD_ACTIV
 DETACH_UPDATE = "detach"
 CANCEL_UPDATE = "cancel"
 CLAIMED_UPDATE = "claimed"
+HELD_QUERY = "held"
 
 LONGEST_DELAY = 1.0
 """Seconds. A shorter wait is one of an activity: a timer of Temporal takes about a second, however short it is."""

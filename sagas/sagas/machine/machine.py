@@ -78,7 +78,7 @@ from sagas.protocol.messages import (
 )
 from sagas.protocol.origin import Origin
 from sagas.protocol.payloads import LOCK_ACTIVITY
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import PauseView, SagaView
 
 
 class Machine:
@@ -231,6 +231,10 @@ class Machine:
     def note_release_left(self, decision: DecisionMade) -> None:
         """Record that an operator leaves the locks of the saga as they are; the saga itself may have ended."""
         operator_record.note_decision(self._run, decision)
+
+    def standing_pause(self) -> PauseView | None:
+        """The standing pause that holds calls back; None without one."""
+        return standing_pauses.shown(self._run)
 
     def view(self, *, reveal: bool = False) -> SagaView:
         """The view, without the fields that only the platform knows. ``reveal``: with `x-sensitive` values in clear."""

@@ -45,6 +45,8 @@ def _answer(error: Mapping[str, Any]) -> dict[str, Any]:
 
 def shown(run: SagaRun) -> PauseView | None:
     """The newest pause that holds calls back, with the entries of all calls that wait; None without one."""
+    if not run.held_calls or run.ended_at is not None:
+        return None
     waiting = {flight.entry for flight in run.flights.values()}
     held = [(entry, pause) for entry, pause in run.held_calls.values() if entry in waiting]
     if not held:

@@ -73,7 +73,7 @@ def build_view(run: SagaRun, *, reveal: bool = False) -> SagaView:
         savepoints=_savepoints(run) or None,
         locks=_locks(run),
         row_locks=row_locks.connections(run) or None,
-        paused=None if run.ended_at is not None else standing_pauses.shown(run),
+        paused=standing_pauses.shown(run),
     )
     return view if reveal else without_sensitive_values(view, run.plan.sensitive_values(run.input))
 

@@ -130,6 +130,8 @@ needs no signature.
 """
 STARTED_AT_MEMO = "saga-started-at"
 """Memo field of a continued run: start time of the saga in seconds since the epoch."""
+PAUSE_MEMO = "saga-paused"
+"""Memo field of a run that is held back: its pause, as in the view. No start may bring it."""
 EVENT_MEMO = "saga-event"
 """Memo field of a run that an event of Kafka or an enqueued row has started: a digest by which that is known again."""
 

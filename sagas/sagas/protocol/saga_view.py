@@ -20,7 +20,7 @@ from sagas.protocol.doubtful_outcomes import IN_LEDGER, is_doubt
 from sagas.protocol.json_view import OMITTED, JsonView
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.parked_rows_view import ParkedOutputView, ParkedRowView
-from sagas.protocol.standing_pause import ANSWERED, HoldKind, resume_command
+from sagas.protocol.standing_pause import ANSWERED, HoldKind, pause_order, resume_command
 from sagas.protocol.waits import parked_hint
 from sagas.text.shell import saga_command
 from sagas.text.shortening import and_more
@@ -305,6 +305,11 @@ class PauseView(JsonView):
     ] = None
     name: Annotated[str | None, "the name of the sagas, or of the connection", OMITTED] = None
 
+    @property
+    def order(self) -> str:
+        """The value of the search attribute SagaPaused of the sagas that wait for its end."""
+        return pause_order(self.kind, self.name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationView(JsonView):
@@ -460,7 +465,7 @@ class SagaView(JsonView):
             answer = f"; {text}" if (text := self._last_answer(pause.held)) else ""
             return f"held by the circuit breaker of the connection {pause.name}, open since {pause.at}{why}{answer}"
         what = "" if pause.kind is None else f" with {'all sagas of' if pause.kind == 'saga' else 'the connection'} "
-        because = f": {pause.reason}" if pause.reason else ""
+        because = f" because: {pause.reason}" if pause.reason else ""
         return f"paused{what}{pause.name or ''} by {pause.who} since {pause.at}{because}"
 
     def _last_answer(self, held: Collection[str]) -> str | None:

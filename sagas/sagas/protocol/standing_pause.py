@@ -47,6 +47,10 @@ class StandingPause:
         return f"{what} paused by {self.who} since {self.at}" + (f" because: {self.reason}" if self.reason else "")
 
     @property
+    def order(self) -> str:
+        return pause_order(self.kind, self.name)
+
+    @property
     def resume_command(self) -> str:
         return resume_command(self.kind, self.name)
 
@@ -62,6 +66,15 @@ class StandingPause:
         if not (isinstance(name, str) and isinstance(at, str) and isinstance(who, str)):
             return None
         return StandingPause(kind, name, at, who, reason)
+
+
+ONE_SAGA = "operator"
+"""The order of a pause of one saga, by its id or a filter."""
+
+
+def pause_order(kind: HoldKind | None, name: str | None) -> str:
+    """The search attribute SagaPaused of the sagas that a pause holds back; ``kind`` None: the pause of one saga."""
+    return ONE_SAGA if kind is None else f"{kind}={name}"
 
 
 def resume_command(kind: HoldKind, name: str) -> str:

@@ -373,3 +373,11 @@ def _start_activity(
         if call.priority is not None or call.fairness_key is not None
         else Priority.default,
     )
+
+
+def chunk_heartbeat(call: Call, shortest: timedelta) -> timedelta:
+    """The heartbeat timeout of a chunk of calls like this one.
+
+    With few attempts a worker may be silent for as long as a single saga would wait: it may only be busy.
+    """
+    return shortest if call.retry.max_attempts > FEW_ATTEMPTS else max(shortest, timedelta(seconds=call.timeout))

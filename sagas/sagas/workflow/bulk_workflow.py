@@ -21,6 +21,7 @@ from sagas.bulk.names import (
     CLAIMED_UPDATE,
     DETACH_ACTIVITY,
     DETACH_UPDATE,
+    HELD_QUERY,
     RECORD_ACTIVITY,
 )
 from sagas.bulk.wire_format import decode_outcomes, encode_chunk, encode_state, pack_states, state_summary
@@ -30,13 +31,13 @@ from sagas.input_limits import MAX_INPUT_VALUES
 from sagas.machine.remaining_calls import RemainingCall
 from sagas.machine.view import shrink_view
 from sagas.presentation.batch_details import bulk_details
-from sagas.protocol.messages import Call, CancelRequested
+from sagas.protocol.messages import CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, MACHINE_QUERY, REFUSED_TYPE, VIEW_QUERY, input_digest
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, in_parts
 from sagas.text.exact_json import decode_json
 from sagas.text.shortening import counted
-from sagas.workflow.activity_calls import FEW_ATTEMPTS
+from sagas.workflow.activity_calls import chunk_heartbeat
 from sagas.workflow.any_worker import for_any_worker
 from sagas.workflow.bulk_request import BulkRequest, read_request
 from sagas.workflow.client_messages import cancel_event
@@ -252,7 +253,7 @@ class BulkWorkflow:
                     result_type=RawValue,
                     summary=limit_summary(f"{first.summary} × {len(command.calls)}"),
                     start_to_close_timeout=max(_CHUNK_TIMEOUT, timedelta(seconds=2 * first.timeout)),
-                    heartbeat_timeout=_heartbeat_timeout(first),
+                    heartbeat_timeout=chunk_heartbeat(first, HEARTBEAT),
                     retry_policy=RetryPolicy(
                         initial_interval=timedelta(seconds=0.2),
                         maximum_attempts=command.max_attempts,
@@ -445,6 +446,11 @@ class BulkWorkflow:
     def counts(self) -> dict[str, int]:
         return {} if self._machine is None else self._machine.counts()
 
+    @workflow.query(name=HELD_QUERY, description="How many sagas wait for the end of each pause.")
+    def held(self, saga: str | None = None) -> dict[str, int]:
+        """``saga``: only sagas of this name."""
+        return {} if self._machine is None or saga not in (None, self.saga) else self._machine.held()
+
     @property
     def saga(self) -> str:
         """The name of its sagas; empty before it has begun."""
@@ -464,13 +470,6 @@ class BulkWorkflow:
         if self._machine is None:
             return "claims the ids of its sagas"
         return bulk_details(self._machine, self._detached)
-
-
-def _heartbeat_timeout(call: Call) -> timedelta:
-    """With few attempts a worker may be silent for as long as a single saga would wait: it may only be busy."""
-    if call.retry.max_attempts > FEW_ATTEMPTS:
-        return HEARTBEAT
-    return max(HEARTBEAT, timedelta(seconds=call.timeout))
 
 
 def _is_refusal(type: str) -> bool:

@@ -86,6 +86,10 @@ class OperatorPause:
         self._held.clear()
         return (*held, *timers)
 
+    def view(self) -> PauseView | None:
+        """The pause, without what is held; None if not paused."""
+        return None if self.state is None else PauseView(**self.state)
+
     def shown_in(self, view: SagaView) -> SagaView:
         """The view with the pause, if there is one."""
         if self.state is None or view.ended_at is not None:

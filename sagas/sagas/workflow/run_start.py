@@ -31,6 +31,7 @@ from sagas.protocol.payloads import (
     LOAD_ACTIVITY,
     OUTCOME_MEMO,
     OWNER_HEADER,
+    PAUSE_MEMO,
     REFUSED_TYPE,
     REPEATS_MEMO,
     ROOT_START_MEMO,
@@ -64,7 +65,7 @@ from sagas.workflow.run_trust import (
     require_key,
     signed_message,
 )
-from sagas.workflow.search_attributes import STATE_ATTRIBUTES
+from sagas.workflow.search_attributes import OWN_ATTRIBUTES
 from sagas.workflow.sensitive_input import with_marks_of_parent
 from sagas.workflow.unread_inputs import is_left_unread
 
@@ -169,12 +170,12 @@ def drop_forged_outcome() -> None:
     Of a run of any type: a reader of a closed run finds what the run itself has left, or nothing.
     """
     info = workflow.info()
-    if OUTCOME_MEMO in info.raw_memo:
-        workflow.upsert_memo({OUTCOME_MEMO: None})
+    if forged_memo := {name: None for name in (OUTCOME_MEMO, PAUSE_MEMO) if name in info.raw_memo}:
+        workflow.upsert_memo(forged_memo)
     if _was_continued(info):
         return
     attributes = info.typed_search_attributes
-    forged = [key for pair in attributes if (key := pair.key).name in STATE_ATTRIBUTES]
+    forged = [key for pair in attributes if (key := pair.key).name in OWN_ATTRIBUTES]
     if forged:
         workflow.upsert_search_attributes([key.value_unset() for key in forged])
 

@@ -295,6 +295,8 @@ class SagaWorkflow(SagaMessages):
             machine.begin_task(WorkMeter())
         for command in machine.next(event):
             self._execute(command)
+        held_by = self._pause.view() or machine.standing_pause()
+        self._search_attributes.record_pause(None if self._finish is not None else held_by)
 
     def _execute(self, command: Command) -> None:
         if self._continuing and isinstance(command, BEGINS):

@@ -9,10 +9,16 @@ from sagas.definition.saga_ids import label_problem
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import RecordState
+from sagas.protocol.payloads import PAUSE_MEMO
+from sagas.protocol.saga_view import PauseView
 
 STATE_ATTRIBUTES = ("SagaState", "SagaStep", "SagaReason")
 
 _LABELS_KEY = SearchAttributeKey.for_keyword_list("SagaLabels")
+_PAUSED_KEY = SearchAttributeKey.for_keyword("SagaPaused")
+
+OWN_ATTRIBUTES = (*STATE_ATTRIBUTES, _PAUSED_KEY.name)
+"""The attributes that only the run itself sets, and no start brings."""
 
 
 class RunSearchAttributes:
@@ -25,6 +31,8 @@ class RunSearchAttributes:
         self.registered = registered
         self.state_recorded = recorded
         """A state has been recorded, so later ones must be recorded too."""
+        self._pause: tuple[str, str] | None = None
+        """The recorded pause: its order, and since when it stands."""
 
     def set_labels(self, machine: Machine) -> None:
         """Set the labels of the definition, unless the start has them, as `sagas.Client` sends them.
@@ -57,3 +65,22 @@ class RunSearchAttributes:
         if updates:
             self.state_recorded = True
             workflow.upsert_search_attributes(updates)
+
+    def record_pause(self, pause: PauseView | None) -> None:
+        """Record what holds the saga back, so that it is counted and listed without a question to its worker.
+
+        The words of the pause are in the memo, which is encrypted, and the attribute has only its order.
+        """
+        if _PAUSED_KEY.name not in self.registered:
+            return
+        now = None if pause is None else (pause.order, pause.at)
+        # Temporal hands on the attribute of the run that this one continues.
+        carried = workflow.info().typed_search_attributes.get(_PAUSED_KEY)
+        if now == self._pause and carried == (None if pause is None else pause.order):
+            return
+        self._pause = now
+        words = None if pause is None else {key: value for key, value in pause.to_json().items() if key != "held"}
+        workflow.upsert_memo({PAUSE_MEMO: words})
+        workflow.upsert_search_attributes(
+            [_PAUSED_KEY.value_unset() if pause is None else _PAUSED_KEY.value_set(pause.order)]
+        )

@@ -10,6 +10,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from saga_activities import standing_pauses
 from saga_activities.ledger.pauses import begin_pause, end_pause
 from saga_workers.batch.batch_control import cancel_members
+from saga_workers.views.held_counts import count_held
+from saga_workers.views.saga_list import SagaFilter
 from saga_workers.worker.worker_metrics import SagaGauges
 from sagas.protocol.standing_pause import StandingPause
 from sagas.settings.connections import async_url
@@ -42,6 +44,8 @@ async def test_chunks_wait_without_attempts(bank: Bank, monkeypatch: pytest.Monk
     view = await bank.client.view("t-7")
     assert view.paused is not None
     assert (view.state, view.paused.name, view.paused.held) == ("RUNNING", "bank", ("debit",))
+    held = await count_held(bank.client.temporal, SagaFilter(), ["connection=bank"])
+    assert (held.by_order["connection=bank"], held.is_complete) == (50, True), "of one bulk workflow"
     assert await cancel_members(bank.client.locator, ["t-7"], {"reason": "enough", "who": "mia"}) == {"t-7": "accepted"}
     await wait_until(bank, "t-7", "COMPENSATED")
     assert set(bank.balances().values()) == {100}
@@ -81,17 +85,22 @@ async def test_a_pause_is_ordered_shown_and_ended(bank: Bank, capsys: pytest.Cap
 
     async def listed() -> bool:
         stuck = await cli.saga("--json", "list", "--stuck")
-        return (
-            "2 of these sagas wait for it" in stuck.err and "saga resume --connection bank" in stuck.json[0]["stuck"][0]
-        )
+        return "; 2 sagas wait for it" in stuck.err and "saga resume --connection bank" in stuck.json[0]["stuck"][0]
 
     await until(listed)
     stuck = await cli.saga("list", "--stuck")
     assert (stuck.out.count("paused with the connection bank"), stuck.out.count("    all 2: ")) == (1, 1), stuck
-    assert "of these sagas" not in stuck.err
+    assert "; 2 sagas wait for it" in (await cli.saga("list", "--stuck", "--limit", "1")).err, "more than are listed"
+    assert "because: it is moved; 2 sagas wait for it" in (await cli.saga("report", "--since", "1h")).out
+    gauges = SagaGauges(bank.client.temporal, dict, bank.client.locator.ledger.pauses)
+    await gauges.refresh()
+    [metric] = [metric for metric in gauges.collect() if metric.name == "saga_paused_sagas"]
+    counts = {tuple(sample.labels.values()): sample.value for sample in metric.samples}
+    assert counts["connection", "bank"] == 2
     checks = (await cli.saga("--json", "doctor")).json
     [check] = [check for check in checks if check["check"] == "pauses"]
     assert (check["ok"], check["help"]) == (False, "saga resume --connection bank")
+    assert check["message"].endswith("because: it is moved; 2 sagas wait for it")
     resumed = await cli.saga("--json", "resume", "--connection", "bank")
     assert (resumed.code, resumed.json["response"]) == (0, "resumed")
     assert (await cli.saga("watch", run.id)).code == 0

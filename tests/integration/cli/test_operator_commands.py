@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from sagas.errors import UsageError
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.cli.conftest import ACTIONS, TRIP, CommandLine, fresh, write_project
 from tests.integration.cli.test_start_and_show import state_of, until_shown
 
@@ -49,7 +51,8 @@ async def test_a_saga_is_paused_and_resumed(cli: CommandLine) -> None:
     answer = await cli.saga("pause", id, "--reason", "closed today", "--as", "anna")
     assert answer.code == 0
     assert re.fullmatch(
-        rf"{id}: paused by anna \(unverified\) since \S+: closed today; nothing is in flight", answer.out.strip()
+        rf"{id}: paused by anna \(unverified\) since \S+ because: closed today; nothing is in flight",
+        answer.out.strip(),
     )
     assert (await cli.saga("resolve", id, "car", "retry", "--reason", "mended")).code == 0
     shown = (await cli.saga("show", id)).out
@@ -70,6 +73,10 @@ async def test_a_saga_is_paused_and_resumed(cli: CommandLine) -> None:
     assert (await cli.saga("pause", "nobody")).code == 2
 
 
+async def _listed(cli: CommandLine, holds: Callable[[str], bool]) -> bool:
+    return holds((await cli.saga("list", "--saga", "ask")).out)
+
+
 async def test_pause_and_resume_apply_to_many_sagas(cli: CommandLine) -> None:
     first, second, other = fresh("many"), fresh("many"), fresh("other")
     for id in (first, second, other):
@@ -82,6 +89,14 @@ async def test_pause_and_resume_apply_to_many_sagas(cli: CommandLine) -> None:
     assert {row["id"]: row["response"] for row in answer.json} == {first: "paused", second: "paused"}
     stuck = (await cli.saga("--json", "list", "--stuck")).json
     assert {row["id"] for row in stuck if "the shop is migrated" in row["stuck"][0]} == {first, second}
+
+    def told_in_list(rows: str) -> bool:
+        return len(re.findall(r"RUNNING .* paused by .* since \S+ because: the shop is migrated", rows)) == 2
+
+    await until(lambda: _listed(cli, told_in_list))
+    cut = await cli.saga("list", "--stuck", "--saga", "ask", "--limit", "1")
+    assert "2 sagas are paused one by one" in cut.err, "not only the one that is listed"
+    assert "2 sagas are paused one by one" in (await cli.saga("report", "--since", "1h", "--saga", "ask")).out
     answer = await cli.saga("pause", "--where", "WorkflowType = 'ask'", "--reason", "later", "--yes", "--as", "kim")
     told = {line.partition(": ")[0]: line.partition(": ")[2] for line in answer.out.splitlines()}
     assert told[first].startswith("already paused: paused by ")
@@ -94,6 +109,8 @@ async def test_pause_and_resume_apply_to_many_sagas(cli: CommandLine) -> None:
     assert answer.code == 0, answer
     assert f"{first}: resumed: it is RUNNING" in answer.out
     assert f"{other}: not paused: it is RUNNING" in answer.out
+    await until(lambda: _listed(cli, lambda rows: "RUNNING" in rows and "paused" not in rows))
+    assert "one by one" not in (await cli.saga("report", "--since", "1h", "--saga", "ask")).out
     assert (await cli.saga("resume", *where, "--not-ended")).code == 2
     for command in ("pause", "resume"):
         for words in ((), (first, *where)):

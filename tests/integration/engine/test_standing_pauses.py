@@ -61,7 +61,7 @@ async def test_a_saga_that_starts_later_waits_for_a_connection(env: Environment,
         saga = await begin(client, "line")
         await asked_again(client, saga, 3)  # more often than it may make attempts
         view = await held(client, saga, "a")
-        text = f"paused with the connection shop by mia since {view.paused and view.paused.at}: a move"
+        text = f"paused with the connection shop by mia since {view.paused and view.paused.at} because: a move"
         assert (view.state, view.pause_text) == ("RUNNING", text)
         assert reported_reasons(view) == [f"{text}; `saga resume --connection shop` ends it"]
         assert text in str(await handle(client, saga).query("__temporal_workflow_metadata"))

@@ -153,7 +153,14 @@ STATES = (
         config="idle.toml",
     ),
     State("its workflow task fails", failing_task, "its workflow task fails", "sagas", config="broken.toml"),
-    State("a saga is paused", paused, "paused by", "sagas"),
+    State(
+        "a saga is paused",
+        paused,
+        "paused by",
+        "sagas",
+        metric="saga_paused_sagas",
+        alert=alert("SagasPausedOneByOne", kind="operator"),
+    ),
     State(
         "its connection, or all sagas of its name, are paused",
         paused_by_name,

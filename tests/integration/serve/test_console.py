@@ -122,6 +122,16 @@ async def test_pages_about_sagas(console: ServedConsole) -> None:
         board = await text("/console")
         assert "The oldest decision" in board
         assert "Nothing is paused" in board
+        await console.client.pause(console.ids["RUNNING"], reason="a stocktaking", who="kim")
+
+        async def told_of_the_pause() -> bool:
+            told = "1 saga is paused one by one" in await text("/console")
+            return told and "paused by kim (unverified) since" in await text("/console/sagas")
+
+        await until(told_of_the_pause)
+        assert "Nothing is paused" not in await text("/console")
+        assert "because: a stocktaking" in await text("/console/sagas")
+        await console.client.resume(console.ids["RUNNING"])
 
         completed, parked = await text(console.page("COMPLETED")), await text(console.page("PARKED"))
         assert "Reserve the room: done" in completed

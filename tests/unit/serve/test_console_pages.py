@@ -150,7 +150,7 @@ async def test_only_a_counted_absence_of_workers_is_reported(
     async def never(*_: Any, **__: Any) -> None:
         await asyncio.Event().wait()
 
-    others = dict.fromkeys(("count_sagas", "read_parked", "paused_notes"), never)
+    others = dict.fromkeys(("count_sagas", "count_held", "read_parked", "paused_notes"), never)
     for name, value in {"count_pollers": count, "_WAIT": 0.01, **others}.items():
         monkeypatch.setattr(board_page, name, value)
     monkeypatch.setattr(board_page, "uses_kafka", lambda _: False)

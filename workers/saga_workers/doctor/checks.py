@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
@@ -33,13 +34,16 @@ from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import count_pollers
 from saga_workers.temporal.worker_deployments import no_current_version, set_current_command, version_to_make_current
 from saga_workers.topics.kafka_use import uses_kafka
+from saga_workers.views.held_counts import count_held
 from saga_workers.views.prepared import two_phase_connections
+from saga_workers.views.saga_list import SagaFilter
 from saga_workers.worker.spark_support import has_spark_steps
 from sagas.definition.model import Definition
 from sagas.definition.sensitivity import has_sensitive_values
 from sagas.definition.times import format_timestamp
 from sagas.errors import SagaError
 from sagas.project import Project
+from sagas.protocol.standing_pause import StandingPause
 from sagas.settings import HttpService, Settings, SqlConnection
 from sagas.settings.effect_declarations import wrong_declarations
 from sagas.settings.secrets import Secret
@@ -86,7 +90,7 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
     if can_decrypt:
         findings += await results_of("codec", check_codec_keys(settings, client, closed))
     if settings.ledger.connection is not None and settings.ledger.connection not in closed:
-        findings += await results_of("pauses", _check_standing_pauses(settings))
+        findings += await results_of("pauses", _check_standing_pauses(settings, client))
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
     findings += [_check_http_connection(service) for service in settings.http_services()]
@@ -113,9 +117,9 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
     return [each for each in findings if each in codec or not any(problem in each.message for problem in problems)]
 
 
-async def _check_standing_pauses(settings: Settings) -> list[DoctorResult]:
+async def _check_standing_pauses(settings: Settings, client: Client | None) -> list[DoctorResult]:
     """The pauses of connections and of the sagas of a name, and the circuit breakers that are open, each with the
-    command that ends it.
+    number of sagas that wait, if Temporal answers, and the command that ends it.
     """
     from saga_workers.ledger.run_ledger import using_ledger
 
@@ -124,12 +128,22 @@ async def _check_standing_pauses(settings: Settings) -> list[DoctorResult]:
             pauses, breakers = await ledger.pauses(), await ledger.open_breakers()
     except SagaError as error:
         return [DoctorResult("pauses", False, error.message, error.help or "saga setup")]
-    findings = [DoctorResult("pauses", False, pause.text, pause.resume_command) for pause in pauses]
+    holds, waiting = [*pauses, *breakers], dict[str, str]()
+    if holds and client is not None:
+        with contextlib.suppress(RPCError):  # its own check tells of a Temporal that does not answer
+            queue = SagaFilter(task_queue=settings.temporal.task_queue)
+            held = await count_held(client, queue, [hold.order for hold in holds])
+            waiting = {hold.order: f"; {held.words(hold)}" for hold in holds}
+
+    def text(hold: StandingPause) -> str:
+        return hold.text + waiting.get(hold.order, "")
+
+    findings = [DoctorResult("pauses", False, text(pause), pause.resume_command) for pause in pauses]
     for breaker in breakers:
         connection = settings.connections.get(breaker.name)
         is_unused = connection is None or connection.circuit_breaker is None
         unused = "; it holds nothing, because these settings have none for this connection" if is_unused else ""
-        findings.append(DoctorResult("circuit breakers", False, breaker.text + unused, breaker.resume_command))
+        findings.append(DoctorResult("circuit breakers", False, text(breaker) + unused, breaker.resume_command))
     return findings
 
 

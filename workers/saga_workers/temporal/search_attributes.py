@@ -13,6 +13,7 @@ SEARCH_ATTRIBUTES = {
     "SagaState": "Keyword",
     "SagaStep": "Keyword",
     "SagaReason": "Keyword",
+    "SagaPaused": "Keyword",
     "SagaLabels": "KeywordList",
 }
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 from temporalio.client import WorkflowExecutionStatus
 
 from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.temporal.visibility_filter import CLOCKS_DIFFER
 from sagas.protocol.foreign_view import read_foreign_view
-from sagas.protocol.payloads import OUTCOME_MEMO, STARTED_AT_MEMO, UNDO_SUFFIX
-from sagas.protocol.saga_view import FINAL_STATES, SagaView, ViewState
+from sagas.protocol.payloads import OUTCOME_MEMO, PAUSE_MEMO, STARTED_AT_MEMO, UNDO_SUFFIX
+from sagas.protocol.saga_view import FINAL_STATES, PauseView, SagaView, ViewState
 
 
 def visible_state(run: RunInfo) -> ViewState:
@@ -51,6 +52,19 @@ async def closed_view(run: RunInfo) -> SagaView | None:
         return None
     view = read_foreign_view((await run.memo()).get(OUTCOME_MEMO), run.id)
     return None if view is None else replace(view, saga=run.workflow_type)
+
+
+async def visible_pause(run: RunInfo) -> PauseView | None:
+    """The pause that an open run has recorded, without what it holds back; None without one."""
+    order = run.attributes.get("SagaPaused")
+    if order is None or not run.running or run.begins_at > datetime.now(UTC) + CLOCKS_DIFFER:
+        return None
+    words: Any = (await run.memo()).get(PAUSE_MEMO)
+    try:
+        pause = PauseView.from_json(words)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return pause if pause.order == order else None
 
 
 async def carried_start(run: RunInfo) -> float | None:

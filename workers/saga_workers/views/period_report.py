@@ -17,6 +17,7 @@ from saga_activities.ledger.records import OutcomeCount
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.saga_runs import was_refused
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, namespace_retention
+from saga_workers.views.held_counts import HeldCounts, count_held
 from saga_workers.views.parked import group_parked, read_parked
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs, query_sagas, visibility_query
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -81,8 +82,9 @@ class StepTimes:
 @dataclass(frozen=True, slots=True)
 class PeriodReport:
     """``source``: where the outcomes are from. ``slowest_steps`` of ``sagas_read`` sagas, ``residue``: the newest ones.
-    ``holds``: the pauses, and the circuit breakers that are open now. ``parked_left_out``: the words about the sagas
-    that a limit has left out of ``parked``. ``unknown``: sentences about what the source cannot tell.
+    ``holds``: the pauses, and the circuit breakers that are open now. ``held``: the sagas that wait for
+    these, and those that are paused one by one. ``parked_left_out``: the words about the sagas that a limit has left
+    out of ``parked``. ``unknown``: sentences about what the source cannot tell.
     """
 
     since: datetime
@@ -96,6 +98,7 @@ class PeriodReport:
     residue: Sequence[SagaView]
     unknown: Sequence[str]
     holds: Sequence[StandingPause] = ()
+    held: HeldCounts = field(default_factory=HeldCounts)
     parked_left_out: str | None = None
 
     def total(self, state: str) -> int:
@@ -122,7 +125,11 @@ class PeriodReport:
                 }
                 for view in self.residue
             ],
-            "holds": [{**hold.to_json(), "command": hold.resume_command} for hold in self.holds],
+            "holds": [
+                {**hold.to_json(), "sagas": self.held.by_order.get(hold.order, 0), "command": hold.resume_command}
+                for hold in self.holds
+            ],
+            "paused_one_by_one": self.held.one_by_one,
             "unknown": list(self.unknown),
         }
 
@@ -151,6 +158,7 @@ async def read_report(
         counts.setdefault(name, SagaCount(name)).open += count
     _add_outcomes(counts, outcomes)
     parked = await read_parked(locator, replace(criteria, since=None), nested=True, limit=limit)
+    holds = [*await ledger.pauses(), *await ledger.open_breakers()] if ledger.configured else []
     residue = [view async for view in query_sagas(locator, replace(criteria, states=("RESIDUE",)), limit=limit)]
     return PeriodReport(
         since,
@@ -163,7 +171,8 @@ async def read_report(
         group_parked(parked.operations),
         residue,
         [*await _unknown(locator, since, until, names), *_unreachable(parked.unreachable)],
-        [*await ledger.pauses(), *await ledger.open_breakers()] if ledger.configured else [],
+        holds,
+        await count_held(locator.temporal, replace(criteria, since=None), [hold.order for hold in holds]),
         parked.left_out,
     )
 

@@ -38,11 +38,13 @@ from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import begun_condition
+from saga_workers.views.held_counts import count_held
+from saga_workers.views.saga_list import SagaFilter
 from saga_workers.worker.metric_labels import OTHER, Definitions, MetricLabels
 from sagas.definition.model import Definition
 from sagas.protocol.messages import CallOperation
 from sagas.protocol.payloads import REFUSED_TYPE, STARTED_AT_MEMO, UNDO_SUFFIX
-from sagas.protocol.standing_pause import StandingPause
+from sagas.protocol.standing_pause import StandingPause, pause_order
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.notify import NotifyWorkflow
 from sagas.workflow.saga_workflow import SagaWorkflow
@@ -310,6 +312,7 @@ class SagaGauges:
         self._server_time, self._offset = ServerTime(client), 0.0
         self._read_pauses, self._read_breakers = pauses, breakers
         self._pauses: Sequence[StandingPause] = ()
+        self._held: Mapping[str, int] = {}
         self._breakers: Mapping[str, BreakerState] = {}
         self._definitions = definitions
         self._labels = MetricLabels(definitions)
@@ -330,9 +333,14 @@ class SagaGauges:
             self._breakers = await self._read_breakers()
         try:
             self._values = await self._query()
+            orders = [pause.order for pause in self._pauses]
+            orders += [
+                pause_order("circuit_breaker", name) for name, is_in in self._breakers.items() if is_in != "closed"
+            ]
+            self._held = (await count_held(self._client, SagaFilter(), orders)).by_order
             self._last_error = None
         except RPCError as error:
-            self._values = None
+            self._values, self._held = None, {}
             if self._last_error != error.message:  # once, not at every scrape
                 self._last_error = error.message
                 log.warning("parked and overdue sagas not counted: %s", error.message)
@@ -364,7 +372,15 @@ class SagaGauges:
         for connection, current in sorted(self._breakers.items()):
             for state in get_args(BreakerState):
                 breakers.add_metric([connection, state], state == current)
-        yield from (parked, oldest, overdue, paused, breakers)
+        held = GaugeMetricFamily(
+            "saga_paused_sagas",
+            "Sagas that wait for the end of a pause or of an open circuit breaker.",
+            labels=["kind", "name"],
+        )
+        for order, count in sorted(self._held.items()):
+            kind, _, name = order.partition("=")
+            held.add_metric([kind, name], count)
+        yield from (parked, oldest, overdue, paused, held, breakers)
 
     async def _query(self) -> SagaGaugeValues:
         self._offset = await self._server_time.likely() - time.monotonic()

@@ -69,7 +69,7 @@ def list_sagas(
                 human=lambda: _print_list(views, stuck, is_cut=is_cut, are_late=bool(late)),
             )
         if stuck:
-            await _warn_of_standing_pauses(locator, views)
+            await _warn_of_pauses(locator, asked, is_cut=is_cut)
             for name, problem in late:
                 warn(f"{name}: {problem}", f"help: {saga_command('enqueued', 'list')}    shows the rows")
         if saga is not None and not views:
@@ -79,24 +79,22 @@ def list_sagas(
     return with_locator(find)
 
 
-async def _warn_of_standing_pauses(locator: Locator, views: Sequence[SagaView]) -> None:
-    """Print the pauses of connections and of the sagas of a name, the circuit breakers that are open, and how many of
-    these sagas wait for each.
+async def _warn_of_pauses(locator: Locator, asked: SagaFilter, *, is_cut: bool) -> None:
+    """Print the pauses of connections and of the sagas of a name, the circuit breakers that are open, and how many
+    sagas wait for each, also of those that the list leaves out.
     """
-    from sagas.text.shortening import counted
+    from saga_workers.views.held_counts import LIST_ONE_BY_ONE, count_held
 
     try:
         pauses = [*await locator.ledger.pauses(), *await locator.ledger.open_breakers()]
     except SagaError as error:
         warn(error.message)
-        return
+        pauses = []
+    held = await count_held(locator.temporal, asked, [pause.order for pause in pauses])
     for pause in pauses:
-        order = (pause.kind, pause.name)
-        wait = sum(view.paused is not None and (view.paused.kind, view.paused.name) == order for view in views)
-        if wait and global_options().format == "human":
-            continue  # it is below these sagas
-        count = counted(wait, "of these sagas waits", "of these sagas wait")
-        warn(f"{pause.text}; {count} for it", f"help: {pause.resume_command}    ends it")
+        warn(f"{pause.text}; {held.words(pause)}", f"help: {pause.resume_command}    ends it")
+    if is_cut and held.one_by_one:
+        warn(held.one_by_one_text, f"help: {LIST_ONE_BY_ONE}    shows them")
 
 
 async def _late_rows(settings: Settings) -> list[tuple[str, str]]:
@@ -213,6 +211,7 @@ def _cells(view: SagaView, now: datetime) -> list[str]:
     labels = " ".join(f"{name}={value}" for name, value in view.labels.items())
     doubt = short_doubt(view.incomplete or "") if view.is_of_unsigned_run else ""
     source = "from the ledger" if view.source else ""
-    notes = (doubt, source, because, labels)
+    paused = "" if view.stuck is not None else view.pause_text or ""
+    notes = (doubt, source, paused, because, labels)
     cells = (view.id, view.saga, view.state, when, "  ".join(part for part in notes if part))
     return [printable_line(cell) for cell in cells]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
@@ -20,6 +20,7 @@ from saga_workers.serve.console.templates import render
 from saga_workers.serve.console.visitors import Visitor
 from saga_workers.temporal.temporal_runs import count_pollers, no_poller_message
 from saga_workers.topics.kafka_use import uses_kafka
+from saga_workers.views.held_counts import LIST_ONE_BY_ONE, HeldCounts, count_held
 from saga_workers.views.parked import ParkedList, read_parked
 from saga_workers.views.saga_counts import SagaCounts, count_sagas
 from saga_workers.views.saga_list import SagaFilter
@@ -48,10 +49,11 @@ _MESSAGING_WAIT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """The orders that hold sagas back. ``problem``: why they are not known."""
+    """The orders that hold sagas back, and how many wait for each. ``problem``: why they are not known."""
 
     pauses: Sequence[StandingPause] = ()
     breakers: Sequence[StandingPause] = ()
+    counts: HeldCounts = field(default_factory=HeldCounts)
     problem: str | None = None
 
 
@@ -117,6 +119,7 @@ class BoardPage:
             counts=counts,
             oldest=_oldest(parked),
             holds=holds,
+            list_one_by_one=LIST_ONE_BY_ONE,
             schedules=schedules,
             no_worker=no_poller_message(self._project.task_queue) if workers == 0 else None,
             workers=workers,
@@ -129,11 +132,14 @@ class BoardPage:
         return await read_parked(self._project.locator.within_temporal(), criteria, limit=_MOST_ASKED)
 
     async def _read_holds(self) -> Holds:
-        ledger = self._project.locator.ledger
+        locator = self._project.locator
         try:
-            return Holds(await ledger.pauses(), await ledger.open_breakers())
+            pauses, breakers = await locator.ledger.pauses(), await locator.ledger.open_breakers()
         except LedgerUnavailable as error:
             return Holds(problem=error.message)
+        orders = [pause.order for pause in (*pauses, *breakers)]
+        criteria = SagaFilter(task_queue=self._project.task_queue)
+        return Holds(pauses, breakers, await count_held(locator.temporal, criteria, orders))
 
     async def _read_schedules(self) -> Schedules:
         try:
