@@ -1,4 +1,4 @@
-"""The recorded histories: files ``histories/NAME.N.json.gz``."""
+"""The recorded histories: files ``histories/NAME.N.json.gz``, with the flag single batch in a folder of that name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.service import RPCError
 
 from saga_workers.client import Client
+from tests.helpers.sdk_flags import SINGLE_BATCH
 from tests.integration.engine.environment import handle
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -31,7 +32,14 @@ async def write(client: Client, id: str, name: str) -> list[Path]:
 
 def _save(history: WorkflowHistory, name: str) -> Path:
     number = 1
-    while (path := HISTORIES / f"{name}.{number}.json.gz").exists():
+    folder = HISTORIES / "single-batch" if SINGLE_BATCH in _flags(history) else HISTORIES
+    while (path := folder / f"{name}.{number}.json.gz").exists():
         number += 1
     path.write_bytes(gzip.compress(history.to_json().encode(), mtime=0))
     return path
+
+
+def _flags(history: WorkflowHistory) -> set[int]:
+    """The flags of the SDK that the run has used."""
+    tasks = (event.workflow_task_completed_event_attributes for event in history.events)
+    return {flag for task in tasks for flag in task.sdk_metadata.lang_used_flags}

@@ -1,8 +1,8 @@
-"""Record the histories that the replay test keeps: ``python -m tests.replay.record [NAME …]``.
+"""Record the histories that the replay test keeps: ``python -m tests.replay.record [--single-batch] [NAME …]``.
 
 Every run is written to a new file, and none is overwritten: from the first release on, an existing one is what a saga
 that is still running looks like (docs/how-to/versioning.md). NAME ``bulk`` is that of bulk workflows and batches,
-``schedule`` that of scheduled starts.
+``schedule`` that of scheduled starts. ``--single-batch``: with that flag of the SDK.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from temporalio.client import WorkflowFailureError
 
 from saga_workers.client import Client
 from tests.helpers.processes import TemporalServer
+from tests.helpers.sdk_flags import SINGLE_BATCH, default_flags
 from tests.integration.engine.environment import handle, open_environment
 from tests.replay import record_bulk, record_schedule
 from tests.replay.history_files import write
@@ -73,4 +74,6 @@ async def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    given = sys.argv[1:]
+    with default_flags(SINGLE_BATCH) if "--single-batch" in given else contextlib.nullcontext():
+        asyncio.run(main([name for name in given if name != "--single-batch"]))

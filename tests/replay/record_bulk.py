@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psycopg
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
@@ -72,7 +73,7 @@ async def record(address: str, url: str, folder: Path) -> list[Path]:
             with contextlib.suppress(RPCError):  # one that has not left
                 await client.temporal.get_workflow_handle(id).result()
         written += await write(client, "z-6", "bulk-rested+detached")
-        written += await record_cancelled(bank)
+        written += [*await record_cancelled(bank), *await record_cancelled_alone(client)]
         written += await record_batch(client)
         await client.close()
     return written
@@ -94,6 +95,24 @@ async def record_cancelled(bank: Bank) -> list[Path]:
         await handle.cancel()
     assert (await handle.result())["counts"] == {"COMPENSATED": 3}
     return await write(bank.client, handle.id, "bulk-cancelled")
+
+
+async def record_cancelled_alone(client: Client) -> list[Path]:
+    """A saga that has left its bulk workflow, and is cancelled in Temporal while it waits for its retry."""
+    starter = await client.starter("retried")
+    bulk = await starter.start_bulk([BulkRow("y-2", starter.make_request({"id": "y-2"}))])
+    await bulk.result()
+    handle = client.temporal.get_workflow_handle("y-2")
+
+    async def waits() -> bool:
+        events = [event.event_type async for event in handle.fetch_history_events()]
+        return EventType.EVENT_TYPE_TIMER_STARTED in events
+
+    await until(waits)
+    await handle.cancel()
+    with contextlib.suppress(WorkflowFailureError):
+        await handle.result()
+    return await write(client, "y-2", "bulk-retried-cancelled+detached")
 
 
 async def record_batch(client: Client) -> list[Path]:

@@ -23,6 +23,8 @@ from tests.replay.history_files import HISTORIES
 from tests.replay.scenarios import SCENARIOS
 
 RECORDED = sorted(HISTORIES.glob("*.json.gz"))
+SINGLE_BATCH = sorted(HISTORIES.glob("single-batch/*.json.gz"))
+"""Recorded with a flag of the SDK that is off by default, and that a later version turns on for new runs."""
 
 SCHEDULE = {"schedule", "schedule-cancelled", "schedule-refused"}
 BULK = {"batch", "bulk", "bulk-cancelled", "bulk-left", "bulk-rested", "bulk-retried", "bulk-wide"}
@@ -34,6 +36,10 @@ def read(path: Path) -> WorkflowHistory:
     return WorkflowHistory.from_json(started["workflowId"], text)
 
 
+def _recording(path: Path) -> str:
+    return str(path.relative_to(HISTORIES)).removesuffix(".json.gz")
+
+
 async def replay(path: Path) -> Exception | None:
     history = read(path)
     workflows = [SagaWorkflow, BatchWorkflow, BulkWorkflow, NotifyWorkflow, ScheduledStart]
@@ -41,7 +47,7 @@ async def replay(path: Path) -> Exception | None:
     return (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
+@pytest.mark.parametrize("path", [*RECORDED, *SINGLE_BATCH], ids=_recording)
 async def test_a_recorded_run_is_replayed(path: Path) -> None:
     assert await replay(path) is None
 
@@ -49,6 +55,11 @@ async def test_a_recorded_run_is_replayed(path: Path) -> None:
 def test_every_scenario_has_a_recording() -> None:
     recorded = {path.name.split(".")[0].split("+")[0] for path in RECORDED}
     assert recorded >= {scenario.name for scenario in SCENARIOS} | BULK | SCHEDULE
+
+
+def test_every_way_to_cancel_has_a_recording_with_the_flag() -> None:
+    cancelled = {name for name in {path.name for path in RECORDED} if "cancelled" in name}
+    assert {path.name for path in SINGLE_BATCH} >= cancelled
 
 
 async def test_a_changed_interpreter_fails_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:

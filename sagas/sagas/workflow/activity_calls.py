@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -39,6 +38,7 @@ from sagas.workflow.signed_answers import (
 )
 from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import CommandContext
+from sagas.workflow.waits import wait_until
 
 REPLY_GRACE = timedelta(seconds=5)
 """How long a saga that rolls back waits for a reply that may be on its way and would tell exactly what to undo. No
@@ -163,12 +163,9 @@ class ActivityCalls:
 
     async def _wait_until_due(self, call: Call) -> None:
         """Wait for the call's delay, or until it is cancelled."""
-        with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(
-                lambda: call.id in self._cancelled,
-                timeout=call.delay,
-                timeout_summary=limit_summary(f"retry {call.summary}"),
-            )
+        await wait_until(
+            lambda: call.id in self._cancelled, timeout=call.delay, summary=limit_summary(f"retry {call.summary}")
+        )
 
     def _marker(self, id: str) -> str:
         self._answers += 1

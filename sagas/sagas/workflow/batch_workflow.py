@@ -32,6 +32,7 @@ from sagas.text.json_values import encodable
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import NO_INPUT, UnreadableValue, bounded_value
 from sagas.workflow.limits import NEXT_TASK
+from sagas.workflow.waits import wait_until
 
 ABANDONED_AFTER = timedelta(minutes=15)
 
@@ -62,13 +63,12 @@ class BatchWorkflow:
             raise refused_error(self._refusal)
         while not self._ended:
             seen = self._reports
-            try:
-                await workflow.wait_condition(
-                    lambda: self._ended or workflow.info().is_continue_as_new_suggested(),
-                    timeout=ABANDONED_AFTER,
-                    timeout_summary="is the command still there?",
-                )
-            except TimeoutError:
+            is_heard = await wait_until(
+                lambda: self._ended or workflow.info().is_continue_as_new_suggested(),
+                timeout=ABANDONED_AFTER,
+                summary="is the command still there?",
+            )
+            if not is_heard:
                 if seen == self._reports:
                     self._record = self._record.asked("INTERRUPTED", None)
                     break

@@ -52,6 +52,7 @@ from sagas.workflow.run_trust import RunTrust, latest_call
 from sagas.workflow.signed_answers import UNSIGNED_ANSWER, is_believed_answer, outcome_of_failure
 from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import TaskSet
+from sagas.workflow.waits import wait_until
 
 HEARTBEAT = timedelta(seconds=5)
 """Without a sign of life for this long, the worker of an activity is taken for dead. A mistake is harmless: the guard
@@ -396,7 +397,7 @@ class BulkWorkflow:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Let a message wait for a condition. Raises SagaApplicationError if the workflow ends before it is true."""
-        await workflow.wait_condition(lambda: condition() or self._refusal is not None)
+        await wait_until(lambda: condition() or self._refusal is not None)
         if not condition():
             raise refused_error(self._refusal or "")
 

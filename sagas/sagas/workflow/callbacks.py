@@ -7,7 +7,6 @@ to its request, and while the run continues as new.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NoReturn
@@ -25,6 +24,7 @@ from sagas.workflow.failures import SagaApplicationError, refused_error
 from sagas.workflow.limits import HISTORY_LIMIT
 from sagas.workflow.run_trust import is_signed_message, verifies_message
 from sagas.workflow.summaries import limit_summary
+from sagas.workflow.waits import wait_until
 
 Ended = tuple[Outcome, int | None]
 """The outcome of a call, and the number of its attempts; None: unknown."""
@@ -143,9 +143,7 @@ class Callbacks:
         if self._is_late(key):
             return "late"
         if request.accepted_at is not None:
-            await workflow.wait_condition(
-                lambda: received.receipt is not None or self._hands_on or key not in self._open
-            )
+            await wait_until(lambda: received.receipt is not None or self._hands_on or key not in self._open)
         return received.receipt or "accepted"
 
     def check(self, sent: Mapping[str, Any], *, ended: bool) -> None:
@@ -234,12 +232,11 @@ class Callbacks:
     ) -> Outcome | None:
         """The outcome of an accepted request; None: the next run goes on."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                await workflow.wait_condition(
-                    lambda: bool(request.received) or is_cancelled() or self._hands_on,
-                    timeout=max(until - workflow.time(), 0.001),
-                    timeout_summary=limit_summary(f"wait for the callback of {call.summary}"),
-                )
+            await wait_until(
+                lambda: bool(request.received) or is_cancelled() or self._hands_on,
+                timeout=max(until - workflow.time(), 0.001),
+                summary=limit_summary(f"wait for the callback of {call.summary}"),
+            )
             if request.received:
                 read = request.received.pop(0)
                 outcome = await _read(call, read.response, send)

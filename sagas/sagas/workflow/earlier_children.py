@@ -6,7 +6,6 @@ Temporal tells the end of a child to the run that has started it. This run asks 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +18,7 @@ from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.json_payloads import raw_json
 from sagas.workflow.next_look import wait_until_next_look
 from sagas.workflow.summaries import limit_summary
+from sagas.workflow.waits import wait_until
 
 _TIMEOUT = timedelta(seconds=30)
 
@@ -57,10 +57,6 @@ class EarlierChild:
                 return answer
             self.open_run = answer["workflow_id"], answer["run_id"]
             seen(answer)
-            with contextlib.suppress(TimeoutError):
-                await workflow.wait_condition(
-                    lambda: self.cancelled,
-                    timeout=wait_until_next_look(workflow.time() - began),
-                    timeout_summary=limit_summary(summary),
-                )
+            wait = wait_until_next_look(workflow.time() - began)
+            if await wait_until(lambda: self.cancelled, timeout=wait, summary=limit_summary(summary)):
                 self.cancelled, began = False, workflow.time()

@@ -37,6 +37,7 @@ from sagas.workflow.parked_reports import parked_event
 from sagas.workflow.run_trust import signed_message
 from sagas.workflow.summaries import run_summary
 from sagas.workflow.task_set import CommandContext
+from sagas.workflow.waits import wait_until
 
 _End = tuple[ChildState, SagaView | None]
 _Command = StartSaga | RollBackSaga | UndoSaga
@@ -223,7 +224,7 @@ class NestedSagas:
 
     async def _signal_cancel(self, command: CancelSaga) -> None:
         # A signal to a child that has not started yet would be lost.
-        await workflow.wait_condition(lambda: self._is_reachable(command.id) or command.id not in self._context.tasks)
+        await wait_until(lambda: self._is_reachable(command.id) or command.id not in self._context.tasks)
         self._context.tasks.discard(f"cancel {command.id}")
         if (earlier := self._earlier.get(command.id)) is not None:
             assert earlier.open_run is not None

@@ -48,6 +48,7 @@ from sagas.workflow.signed_answers import is_undecoded_failure, outcome_of_forei
 from sagas.workflow.summaries import limit_summary, run_summary
 from sagas.workflow.task_set import CommandContext
 from sagas.workflow.undecoded import UNDECODED_ANSWER
+from sagas.workflow.waits import wait_until
 
 MESSAGE_LIMIT = 500
 """Maximum characters of a failure message in the memo."""
@@ -274,14 +275,9 @@ class NotifyWorkflow:
         """Wait for the next attempt, or until an operator requests it."""
         self._publish_status(order, "PENDING", failure, next_attempt_at=format_timestamp(workflow.time() + seconds))
         self._retry_requested = False
-        try:
-            await workflow.wait_condition(
-                lambda: self._retry_requested,
-                timeout=timedelta(seconds=seconds),
-                timeout_summary=limit_summary(f"retried: {failure.message}"),
-            )
-        except TimeoutError:
-            return
+        await wait_until(
+            lambda: self._retry_requested, timeout=seconds, summary=limit_summary(f"retried: {failure.message}")
+        )
 
     def _finish(self, order: dict[str, Any], state: str, failure: Failure | None) -> dict[str, Any]:
         self._publish_status(order, state, failure, ended_at=format_timestamp(workflow.time()))

@@ -27,6 +27,7 @@ from sagas.protocol.messages import (
 )
 from sagas.protocol.saga_view import PauseView, SagaView
 from sagas.workflow.client_messages import who_and_reason
+from sagas.workflow.waits import wait_until
 
 BEGINS = Call | StartSaga | RollBackSaga | UndoSaga | AcquireLocks
 """The commands that begin something, and that a machine issues again."""
@@ -70,7 +71,7 @@ class OperatorPause:
             return False
         self._waiting[id] = entry
         try:
-            await workflow.wait_condition(lambda: self.state is None or unless())
+            await wait_until(lambda: self.state is None or unless())
         finally:
             del self._waiting[id]
         return True

@@ -49,6 +49,7 @@ from sagas.workflow.parked_reports import ParkedReports
 from sagas.workflow.run_reset import RunReset
 from sagas.workflow.run_start import state_message
 from sagas.workflow.run_trust import RunTrust, is_proven_decision, is_trusted, trusts_decision
+from sagas.workflow.waits import wait_until
 
 
 class SagaMessages(ABC):
@@ -143,7 +144,7 @@ class SagaMessages(ABC):
 
     async def _begun(self) -> Machine:
         """The machine, once the saga has started. Raises SagaApplicationError if its start is refused."""
-        await workflow.wait_condition(lambda: self._refusal is not None or (self._started and not self._reset.is_open))
+        await wait_until(lambda: self._refusal is not None or (self._started and not self._reset.is_open))
         if self._refusal is not None:
             raise refused_error(self._refusal)
         assert self._machine is not None

@@ -8,7 +8,6 @@ when the start is refused, so that the Web UI and `saga schedule show` have the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -30,6 +29,7 @@ from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import NO_INPUT, raw_json
 from sagas.workflow.next_look import wait_until_next_look
 from sagas.workflow.run_trust import RunTrust, is_signed_message, require_key
+from sagas.workflow.waits import wait_until
 
 _SCHEDULED_AT = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 """Set by Temporal for a run that a schedule starts: its time in the calendar, without the jitter."""
@@ -55,13 +55,12 @@ class ScheduledStart:
         self._refuse_forged(order)
         scheduled_at = _scheduled_at(order["schedule"])
         work = asyncio.create_task(self._serve(order, scheduled_at))
-        while True:
+        while not work.done():
             try:
-                return await asyncio.shield(work)
+                await asyncio.shield(work)
             except asyncio.CancelledError:
-                if work.done():
-                    raise
                 self._cancelled = True
+        return work.result()
 
     def _refuse_forged(self, order: dict[str, Any]) -> None:
         """Raise SagaApplicationError unless this project has signed the order.
@@ -91,12 +90,11 @@ class ScheduledStart:
 
     async def _wait_for_next_look(self, elapsed: float) -> None:
         """Wait for a share of the ``elapsed`` seconds, or until a cancel that has not been sent on."""
-        with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(
-                lambda: self._cancelled and not self._cancel_sent,
-                timeout=wait_until_next_look(elapsed),
-                timeout_summary="has it ended?",
-            )
+        await wait_until(
+            lambda: self._cancelled and not self._cancel_sent,
+            timeout=wait_until_next_look(elapsed),
+            summary="has it ended?",
+        )
 
     async def _cancel_saga(self, saga_id: str, slot: str) -> None:
         self._cancel_sent = True

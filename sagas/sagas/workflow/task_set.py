@@ -7,11 +7,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from temporalio import workflow
-
 from sagas.protocol.messages import Call, MachineEvent, StartSaga, UndoSaga
 from sagas.workflow.limits import PayloadThrottle
 from sagas.workflow.operator_pause import OperatorPause
+from sagas.workflow.waits import wait_until
 
 
 class TaskSet:
@@ -37,7 +36,7 @@ class TaskSet:
         """
         while self.crash is None and not condition():
             try:
-                await workflow.wait_condition(lambda: self.crash is not None or condition())
+                await wait_until(lambda: self.crash is not None or condition())
             except asyncio.CancelledError:
                 cancelled()
         if self.crash is not None:

@@ -22,6 +22,7 @@ from sagas.protocol import payloads
 from sagas.text.digests import sha256_hex
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.sdk_flags import SINGLE_BATCH, default_flags
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.engine.environment import resolve
 from tests.integration.serve.accepting_bank import CHARGE, AcceptingBank, CallbackProject, call_back
@@ -118,16 +119,22 @@ async def test_without_a_callback_in_time_the_outcome_is_unknown(desk: Desk, ban
     assert charge["compensation"]["state"] == "DONE"
 
 
-async def test_a_cancel_ends_the_wait(desk: Desk, bank: AcceptingBank) -> None:
-    async with desk.open() as client:
-        saga = await begin(client)
-        address = await bank.address()
-        assert (await call_back(address, {"status": "pending"})).status_code == 200, "it waits"
-        await client.cancel(saga, reason="changed my mind")
-        refund = await bank.address("/refunds")
-        assert (await call_back(address, BOOKED)).status_code == 410
-        assert (await call_back(refund, {})).status_code == 200
-        story = await finished(client, saga)
+@pytest.mark.parametrize("way", ["by update", "natively in a single batch"])
+async def test_a_cancel_ends_the_wait(desk: Desk, bank: AcceptingBank, way: str) -> None:
+    flags = [] if way == "by update" else [SINGLE_BATCH]
+    with default_flags(*flags):
+        async with desk.open() as client:
+            saga = await begin(client)
+            address = await bank.address()
+            assert (await call_back(address, {"status": "pending"})).status_code == 200, "it waits"
+            if way == "by update":
+                await client.cancel(saga, reason="changed my mind")
+            else:
+                await client.temporal.get_workflow_handle(saga).cancel()
+            refund = await bank.address("/refunds")
+            assert (await call_back(address, BOOKED)).status_code == 410
+            assert (await call_back(refund, {})).status_code == 200
+            story = await finished(client, saga)
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
     assert bank.paths() == ["/charges", "/refunds"]
 
