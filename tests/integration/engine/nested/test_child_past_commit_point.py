@@ -15,7 +15,7 @@ PARALLEL = """
     input: {type: object, properties: {name: {enum: [child], default: child}}}
     steps:
       - {id: a, uses: book, compensate: unbook}
-      - {id: child, needs: [a], uses: saga, with: {name: "${{ input.name }}"}}
+      - {id: child, needs: [a], uses: saga, with: {name: "${{ lower(input.name) }}"}}
       - {id: beside, needs: [a], uses: work, effect: none}
 """
 CONFIRMING = """
@@ -110,7 +110,9 @@ async def test_a_child_pivot_that_fails_during_parent_rollback_compensates(env: 
 
 async def test_the_parents_compensation_undoes_a_child_past_its_pivot(env: Environment) -> None:
     go = reject_sibling(env, "do y")
-    parent = PARALLEL.replace('"${{ input.name }}"}}', '"${{ input.name }}"}, compensate: {uses: unwork, with: {}}}')
+    parent = PARALLEL.replace(
+        '"${{ lower(input.name) }}"}}', '"${{ input.name }}"}, compensate: {uses: unwork, with: {}}}'
+    )
     async with env.serving(parent, WITH_PIVOT) as client:
         saga = await begin(client, "parent")
         await is_backward(client, saga)

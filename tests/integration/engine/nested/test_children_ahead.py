@@ -152,9 +152,9 @@ async def test_a_child_that_was_deleted_after_its_end_is_undone(env: Environment
 
 
 async def test_a_deleted_child_past_its_point_of_no_return_parks_its_parent(env: Environment) -> None:
-    # `saga validate` refuses the nested saga by its name.
+    # `saga validate` refuses the nested saga where it can tell its name.
     name = "input: {type: object, properties: {name: {enum: [child], default: child}}}\n"
-    dynamic = name + define("parent", book("a"), nested("child", '"${{ input.name }}"'), GO)
+    dynamic = name + define("parent", book("a"), nested("child", '"${{ lower(input.name) }}"'), GO)
     async with env.serving(dynamic, define_child(book("x"), book("y", "pivot: true"))) as client:
         id = await begin(client, "parent")
         await waits(client, id)
