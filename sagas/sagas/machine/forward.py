@@ -17,7 +17,6 @@ from sagas.machine import (
     result_rooms,
     retries,
     standing_pauses,
-    state_budget,
     task_budget,
 )
 from sagas.machine.compensations import is_always_undone
@@ -89,8 +88,8 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
             run.post(StartAttempt(run.new_entry(record, None)))
             record.running += 1
             return
-        record.items = _items_of(run, step)
-        run.kept_bytes += state_budget.budgeted_size(record.items)
+        items = _items_of(run, step)
+        result_rooms.keep_items(run, record, items)
     except DefinitionError as error:
         entry = run.new_entry(record, None)
         record.running += 1
@@ -98,8 +97,8 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
             count_earlier_run(run, entry, step.do)
         attempt_ended(run, entry, evaluation.definition_outcome(error), 0)
         return
-    record.results = [None] * len(record.items)
-    if not record.items:
+    record.results = [None] * len(items)
+    if not items:
         entry = run.new_entry(record, None)
         # DONE without items: nothing to confirm and nothing to undo.
         entry.state, entry.outcome, entry.resolved = "DONE", "done", True
@@ -492,7 +491,8 @@ def leave_out(run: SagaRun, entry: Entry) -> None:
 
 def continue_without(run: SagaRun, entry: Entry) -> None:
     """Rule 11: go on as if the step had not run."""
-    entry.failure_ignored, entry.result = True, None
+    result_rooms.give_back(run, entry)
+    entry.failure_ignored = True
     entry.ended_at = run.now
     if run.committed:
         run.not_done.append(entry.id)

@@ -14,7 +14,7 @@ from typing import Any
 from sagas.definition.model import backoff
 from sagas.machine import retries, state_budget
 from sagas.machine.internal_events import StartAttempt
-from sagas.machine.state import Entry, SagaRun
+from sagas.machine.state import Entry, SagaRun, StepRecord
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.result_room import RESULT_TOO_LARGE, RETURN_LESS, size_words, told_sizes
 
@@ -34,11 +34,36 @@ def reserve(run: SagaRun, entry: Entry) -> None:
 
 
 def keep_result(run: SagaRun, entry: Entry, result: Any) -> None:
-    """Store the result of an entry within the room it was promised, or else within what nobody is promised."""
+    """Store the result of an entry within the room it was promised, or else within what nobody is promised. It takes
+    the place of the one that the entry has.
+    """
+    give_back(run, entry)
     left = state_budget.room_left(run.kept_bytes, _promised_to_others(run, entry))
     room = max(run.result_rooms.pop(entry.id, 0), left)
     entry.result, run.kept_bytes = state_budget.fit_into_budget(run.kept_bytes, result, room)
     entry.result_size = 0
+
+
+def give_back(run: SagaRun, entry: Entry) -> None:
+    """Take the result of an entry off the budget, because it goes."""
+    if not entry.taken_over:  # that of an earlier run was never counted
+        run.kept_bytes = max(0, run.kept_bytes - state_budget.budgeted_size(entry.result))
+    entry.result = None
+
+
+def keep_items(run: SagaRun, record: StepRecord, items: list[Any]) -> None:
+    """Store the list of a for_each, which is always kept."""
+    record.items = items
+    run.kept_bytes += state_budget.budgeted_size(items)
+
+
+def forget_step(run: SagaRun, record: StepRecord) -> None:
+    """Give back what a step has of the budget, because its record goes: it runs again with another one."""
+    for entry in record.entries:
+        run.result_rooms.pop(entry.id, None)
+        give_back(run, entry)
+    if not any(entry.taken_over for entry in record.entries):
+        run.kept_bytes = max(0, run.kept_bytes - state_budget.budgeted_size(record.items))
 
 
 def attempt_refused(run: SagaRun, entry: Entry, outcome: Outcome) -> Outcome:

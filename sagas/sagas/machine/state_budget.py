@@ -42,15 +42,19 @@ def fit_into_budget(used: int, value: Any, room: int) -> tuple[Any, int]:
     A value that does not fit becomes ``{"omitted": "size", "bytes": n}``, where n is its size as JSON. The step is
     still DONE: its effect exists.
     """
+    if value is None:
+        return None, used
     text = encode_json(value)
-    if len(text) <= ALWAYS_KEPT:
-        return value, used + len(text)
-    more = estimated_size(text)
-    if more <= room:
+    if (more := _size(text)) <= max(room, ALWAYS_KEPT):
         return value, used + more
-    return omitted(len(text)), used + ALWAYS_KEPT
+    placeholder = omitted(len(text))
+    return placeholder, used + _size(encode_json(placeholder))
 
 
 def budgeted_size(value: Any) -> int:
-    """The budget taken by a value that is always stored (an input, the list of a for_each)."""
-    return estimated_size(encode_json(value))
+    """The budget taken by a value that is stored; nothing by null, which stands for no value."""
+    return 0 if value is None else _size(encode_json(value))
+
+
+def _size(text: bytes) -> int:
+    return len(text) if len(text) <= ALWAYS_KEPT else estimated_size(text)

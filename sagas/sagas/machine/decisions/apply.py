@@ -18,6 +18,7 @@ from sagas.machine import (
     failure_reasons,
     forward,
     residue,
+    result_rooms,
     retries,
 )
 from sagas.machine.compensations import current_alternate
@@ -187,9 +188,10 @@ def start_next_generation(run: SagaRun, entry: Entry) -> None:
         entry.decision = None
         run.post(PivotFailed(entry, failure_reasons.failure_cause(entry)))
         return
+    result_rooms.give_back(run, entry)
     entry.generation += 1
     entry.outcome = entry.failure_kind = entry.error = entry.arguments = None
-    entry.result, entry.resolved, entry.looked_up, entry.min_attempts, entry.probe_rounds = None, False, False, 0, 0
+    entry.resolved, entry.looked_up, entry.min_attempts, entry.probe_rounds = False, False, 0, 0
     entry.ended_at, entry.decision = None, None
     entry.undo = entry.confirm = None
     run.post(StartAttempt(entry))

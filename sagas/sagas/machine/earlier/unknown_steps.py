@@ -16,6 +16,7 @@ from collections.abc import Collection
 
 from sagas.definition.model import StepDefinition, has_effect, is_nested
 from sagas.expressions import compile_expression
+from sagas.machine import result_rooms
 from sagas.machine.earlier import known_steps
 from sagas.machine.earlier.doubts import doubt
 from sagas.machine.earlier.effects import are_in_state, item_numbers, left_record, recorded_entries
@@ -235,9 +236,9 @@ def _missing_entries(run: SagaRun, step: StepDefinition, never: Collection[str])
         return 1 - begun
     if record.items is None:
         try:
-            record.items = expression_fields.for_each_items(run, step)
+            result_rooms.keep_items(run, record, expression_fields.for_each_items(run, step))
         except DefinitionError:
-            record.items = []  # only what the guards know of it
+            result_rooms.keep_items(run, record, [])  # only what the guards know of it
     return max(recorded, _item_count(run, record)) - begun
 
 
@@ -264,7 +265,9 @@ def _begin(run: SagaRun, record: StepRecord, entries: int) -> None:
     del record.entries[run.begun_entries(step.id) :]
     record.begun = True
     if step.for_each is not None:
-        record.items, record.results = record.items or [], record.results or []
+        if record.items is None:
+            result_rooms.keep_items(run, record, [])
+        record.results = record.results or []
     for _ in range(entries):
         entry = run.new_entry(record, None if record.items is None else len(record.entries))
         entry.ahead, entry.state, entry.started_at = True, "RUNNING", run.now

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import builtin_actions, calls, failure_reasons, forward, retries
+from sagas.machine import builtin_actions, calls, failure_reasons, forward, result_rooms, retries
 from sagas.machine.corrected_probes import parking_reason, probe_of
 from sagas.machine.decisions import apply
 from sagas.machine.earlier import effects, unknown_steps
@@ -64,12 +64,12 @@ def seal_ended(run: SagaRun, entry: Entry, outcome: Outcome, purpose: LookupPurp
         _record_verdict(run, entry, purpose, "absent")
     elif outcome.kind == "done" and outcome.marker in ("elsewhere", "confirmed"):
         if purpose == "backward" and effects.is_undo_undecided(run, entry):
-            entry.result = outcome.result  # the undo is called again, and may use it
+            result_rooms.keep_result(run, entry, outcome.result)  # the undo is called again, and may use it
             _record_verdict(run, entry, purpose, "done")
         else:
             _record_verdict(run, entry, purpose, "late")
     elif outcome.kind == "done":
-        entry.result = outcome.result
+        result_rooms.keep_result(run, entry, outcome.result)
         _record_verdict(run, entry, purpose, "done")
     elif outcome.kind == "late":
         _record_verdict(run, entry, purpose, "late")
@@ -84,7 +84,7 @@ def seal_ended(run: SagaRun, entry: Entry, outcome: Outcome, purpose: LookupPurp
 def earlier_child_ended(run: SagaRun, entry: Entry, outcome: Outcome, purpose: LookupPurpose) -> None:
     """Handle the end of a nested saga that an earlier run has started."""
     if outcome.kind == "done":
-        entry.result = outcome.result
+        result_rooms.keep_result(run, entry, outcome.result)
         _record_verdict(run, entry, purpose, "done")
     elif outcome.kind != "unknown":
         _record_verdict(run, entry, purpose, "absent")
@@ -124,7 +124,7 @@ def probe_ended(run: SagaRun, entry: Entry, outcome: Outcome, flight: Flight) ->
             return
         said, result = "unknown", None
     if said == "done":
-        entry.result = result
+        result_rooms.keep_result(run, entry, result)
         _record_verdict(run, entry, purpose, "done")
     elif said == "absent" and not decided:
         delay = 0.0 if probe.operation.seals else (entry.last_attempt_ended_at or run.now) + step.settle - run.now

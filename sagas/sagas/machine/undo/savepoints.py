@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import is_nested, is_read
-from sagas.machine import corrections
+from sagas.machine import corrections, result_rooms
 from sagas.machine.earlier import effects
 from sagas.machine.internal_events import CompensateStep
 from sagas.machine.state import Entry, SagaRun, StepRecord
@@ -117,6 +117,6 @@ def _reset_step(run: SagaRun, id: str, followers: set[str]) -> None:
     generation = max((entry.generation for entry in old.entries), default=old.generation - 1) + 1
     for entry in old.entries:
         run.children.pop(entry.id, None)
-        run.result_rooms.pop(entry.id, None)
+    result_rooms.forget_step(run, old)
     needs_open = sum(need in followers for need in run.plan.steps[id].needs)
     run.steps[id] = StepRecord(id, needs_open=needs_open, generation=generation)

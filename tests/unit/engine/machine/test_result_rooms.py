@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.model import Definition
+from sagas.definition.model import Definition, Savepoint
 from sagas.errors import DefiniteFailure
 from sagas.machine import state_budget
 from sagas.protocol.messages import Call, CallEnded, StartSaga
@@ -169,3 +169,36 @@ def test_an_action_that_raises_the_same_type_fails_its_step(room: object) -> Non
     answers = {"b": Outcome("failed", failure=failure, attempt=1, retryable=False)}
     driver = GuardedDriver(saga(step("a"), step("b"), step("p", kind="pivot")), answers=answers).run()
     assert driver.state == "COMPENSATED"
+
+
+@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("kind", ["step", "items"])
+def test_what_a_savepoint_repeats_gives_its_room_back(kind: str, restore: bool) -> None:
+    part = step("b") if kind == "step" else step("b", for_each="${{ [1, 2] }}", max_parallel=1)
+    definition = saga(step("a", savepoint=Savepoint(9)), part, step("c"))
+    answers = {"a": result(2_000), "b": result(16_000), "c": ["rejected"] * 8 + ["done"]}
+    answers |= {"b#0": result(12_000), "b#1": result(12_000, 1)}
+    driver = GuardedDriver(definition, answers=answers, restore=restore).run()
+    assert driver.state == "COMPLETED", driver.story["reason"]
+    once = GuardedDriver(definition, answers={**answers, "c": "done"}, restore=restore).run()
+    assert driver.machine.snapshot()["kept_bytes"] == once.machine.snapshot()["kept_bytes"]
+
+
+def test_the_list_of_a_step_that_is_repeated_gives_its_room_back() -> None:
+    definition = saga(
+        step("a", savepoint=Savepoint(9)),
+        step("b", for_each="${{ [input.text, input.text + 'x'] }}", max_parallel=1),
+        step("c"),
+    )
+    driver = GuardedDriver(definition, {"text": noise(8_000)}, {"c": ["rejected"] * 8 + ["done"]}).run()
+    once = GuardedDriver(definition, {"text": noise(8_000)}).run()
+    assert (driver.state, once.state) == ("COMPLETED", "COMPLETED")
+    assert driver.machine.snapshot()["kept_bytes"] == once.machine.snapshot()["kept_bytes"]
+
+
+def test_a_result_that_was_looked_up_gives_its_room_back() -> None:
+    definition = saga(step("a", savepoint=Savepoint(2)), step("b"))
+    driver = GuardedDriver(definition, answers={"b": ["unknown", "done"], "b~seal": result(8_000)}).run()
+    assert (driver.state, driver.undone) == ("COMPLETED", ["b"])
+    once = GuardedDriver(definition).run()
+    assert driver.machine.snapshot()["kept_bytes"] == once.machine.snapshot()["kept_bytes"]
