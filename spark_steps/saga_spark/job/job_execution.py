@@ -30,7 +30,7 @@ from saga_spark.storage import spark_path, spark_read_path
 from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings.python_processes import with_script_folder
-from sagas.settings.trust import require_own_modules
+from sagas.settings.trust import require_own, require_own_modules
 from sagas.text.author_errors import make_ordinary
 from sagas.text.exact_json import decode_json, encode_json
 
@@ -248,13 +248,14 @@ def run_program(context: TaskContext, job: Job, inputs: Mapping[str, Any], folde
     assert not isinstance(job.code, str)
     if context.settings.remote:
         raise UsageError("a job with `main` cannot be submitted over Spark Connect; set `master` under [spark]")
-    require_java()
     main = str(job.code["main"])
     if "://" not in main:
         program = context.settings.root / main
         if not program.is_file():
             raise UsageError(f"the program {main} does not exist in the project; correct `main`")
+        require_own(program)
         main = str(program)
+    require_java()
     argv = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", context.settings.master]
     conf = {**classic_spark_conf(context.settings), **{name: str(value) for name, value in job.conf.items()}}
     argv += ["--load-spark-defaults", "--properties-file", str(write_properties_file(conf))]

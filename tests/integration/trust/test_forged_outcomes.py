@@ -64,6 +64,15 @@ class StrangersTransfer(Stranger):
         await super().run(view)
 
 
+@workflow.defn(name="waiting", sandboxed=False)
+class StrangersWaiting(Stranger):
+    """Under the name of another saga."""
+
+    @workflow.run
+    async def run(self, view: dict[str, Any] | None) -> None:
+        await super().run(view)
+
+
 STATE = SearchAttributeKey.for_keyword("SagaState")
 LABELS = SearchAttributeKey.for_keyword_list("SagaLabels")
 
@@ -72,9 +81,8 @@ async def close_as_stranger(client: Client, id: str, view: dict[str, Any] | None
     """Close a run of the saga with this view, on a task queue of the stranger."""
     queue = f"stranger-{uuid.uuid4()}"
     runner = UnsandboxedWorkflowRunner()
-    async with Worker(
-        client.temporal, task_queue=queue, workflows=[Stranger, StrangersTransfer], workflow_runner=runner
-    ):
+    names = [Stranger, StrangersTransfer, StrangersWaiting]
+    async with Worker(client.temporal, task_queue=queue, workflows=names, workflow_runner=runner):
         handle = await client.temporal.start_workflow(saga, args=[view], id=id, task_queue=queue)
         with contextlib.suppress(WorkflowFailureError):
             await handle.result()

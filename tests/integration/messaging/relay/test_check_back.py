@@ -40,6 +40,7 @@ from tests.integration.messaging.relay.events_environment import (
     open_environment,
     run_saga,
 )
+from tests.integration.trust.test_forged_outcomes import close_as_stranger
 
 WAITING = """
 saga: waiting
@@ -206,12 +207,16 @@ async def test_the_check_is_repeated_while_temporal_is_down(env: EventsEnvironme
     assert await env.statuses(saga_id) == ["NEW"]
 
 
-async def test_the_relay_checks_back(env: EventsEnvironment) -> None:
-    """The check-back does not need Kafka, which is down here."""
+@pytest.mark.parametrize("forged", [True, False])
+async def test_the_relay_checks_back(env: EventsEnvironment, forged: bool) -> None:
+    """The check-back does not need Kafka, which is down here; the end of a stranger's run is no answer."""
     async with env.serving(WAITING) as client:
         saga_id = await begin(client, "waiting")
         await held(env, saga_id)
+        view = await client.show(saga_id)
         await client.temporal.get_workflow_handle(saga_id).terminate("a mistake")
+        if forged:
+            await close_as_stranger(client, saga_id, {**view, "state": "COMPLETED"}, saga="waiting")
         await env.query("update saga_outbox set created_at = created_at - 120")
         stop = asyncio.Event()
         relay = asyncio.create_task(run_relay(load_settings(env.folder), connection="shop", stop=stop))
@@ -224,6 +229,9 @@ async def test_the_relay_checks_back(env: EventsEnvironment) -> None:
         finally:
             stop.set()
             await relay
+        [row] = await env.rows(saga_id)
+        unsigned = "COMPLETED (unverified): no key of this project has signed the outcome of the run"
+        assert row.note == (unsigned if forged else "the run was closed by Temporal (TERMINATED)")
 
 
 async def test_an_unknown_saga_needs_an_operator(env: EventsEnvironment) -> None:

@@ -22,7 +22,16 @@ from tests.integration.messaging.trigger.trigger_environment import (
 )
 
 RAISED = Cause("raised", "select passing('count_raised', 'P0001')", attempts=5)
-ERRORS = {cause.name: cause for cause in (*ANYWHERE, RAISED) if cause.name != "right"}
+SECRET = "4000-kanari"
+TAKEN = Cause(
+    "taken",
+    "insert into taken select number from taken",
+    attempts=3,
+    tables=("create table taken (number text primary key)", f"insert into taken values ('{SECRET}')"),
+)
+"""Its detail has the value of a row: `Key (number)=(…) already exists`."""
+
+ERRORS = {cause.name: cause for cause in (*ANYWHERE, RAISED, TAKEN) if cause.name != "right"}
 PASSING = {name: f"select passing('count_{name}', '{name}')" for name in ("40001", "55p03", "lost")}
 FAILING = """
 create function passing(counter text, code text) returns void language plpgsql as $$ begin
@@ -37,7 +46,11 @@ end $$
 
 @pytest.mark.parametrize("own_limit", [None, pytest.param(2, marks=pytest.mark.slow)])
 async def test_each_cause_has_its_attempts(
-    own_limit: int | None, kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path
+    own_limit: int | None,
+    kafka: Broker,
+    postgres_server: DatabaseServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     shop, topic, name = await open_shop(postgres_server), kafka.create_topic(), fresh("errors")
 
@@ -79,3 +92,6 @@ async def test_each_cause_has_its_attempts(
     assert letters.keys() == ERRORS.keys()
     for name, cause in ERRORS.items():
         assert cause.statement in letters[name]
+    assert "violates unique constraint" in letters["taken"]
+    assert letters["taken"] in caplog.text
+    assert SECRET not in str(letters) + caplog.text

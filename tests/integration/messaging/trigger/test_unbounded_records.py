@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from saga_workers.runtime.health import health_server
 from sagas import Command, Message, action, bridge, consumer, participant
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.quiet_cpu import quiet_seconds
 from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     Shop,
@@ -78,6 +84,34 @@ def reasons(kafka: Broker, topic: str, reader: str) -> list[str]:
     return [letter.headers["sagadlqreason"] for letter in dead if letter.headers["sagadlqgroup"].endswith(reader)]
 
 
+@asynccontextmanager
+async def polled_health() -> AsyncIterator[list[float]]:
+    """Ask a health page of this process again and again; gives the CPU that its event loop took between two answers."""
+    address, stop, taken = f"127.0.0.1:{free_port()}", asyncio.Event(), list[float]()
+
+    async def ready() -> None:
+        return None
+
+    async def poll(client: httpx.AsyncClient) -> None:
+        before = time.thread_time()
+        while True:
+            assert (await client.get(f"http://{address}/livez")).text == "ok\n"
+            seconds = time.thread_time() - before
+            taken.append(seconds if seconds < 0.1 else quiet_seconds(seconds))
+            before = time.thread_time()
+            await asyncio.sleep(0.01)
+
+    async with health_server(address, stop=stop, ready=ready, metrics=()), httpx.AsyncClient() as client:
+        await client.get(f"http://{address}/livez")
+        polling = asyncio.create_task(poll(client))
+        try:
+            yield taken
+        finally:
+            polling.cancel()
+            with suppress(asyncio.CancelledError):
+                await polling
+
+
 async def test_an_event_whose_check_is_too_long_is_a_dead_letter_of_its_trigger(
     kafka: Broker, temporal: TemporalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,13 +124,15 @@ async def test_an_event_whose_check_is_too_long_is_a_dead_letter_of_its_trigger(
         {"id": "secret", "what": [], "tree": "x", "card": "4000-kanari"},
     ]
     good = [{"id": "first", "what": [1], "tree": tree(2)}, {"id": "last", "what": [1], "tree": tree(11)}]
-    async with running_worker(project) as client, triggering(project) as metrics:
-        kafka.produce(topic, good[0], *hostile, *OUT_OF_BOUNDS.values(), good[1])
+    async with running_worker(project) as client, triggering(project) as metrics, polled_health() as loop_seconds:
+        await asyncio.to_thread(kafka.produce, topic, good[0], *hostile, *OUT_OF_BOUNDS.values(), good[1])
         await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
         for event in good:
             assert (await ended(client, f"{saga}-{event['id']}"))["state"] == "COMPLETED"
         assert count(metrics, "saga_trigger_started_total") == len(good)
         assert count(metrics, "saga_dead_letters_total") == len(hostile) + len(OUT_OF_BOUNDS)
+    assert len(loop_seconds) > 5
+    assert max(loop_seconds) < 0.1, "the health page does not wait for the check of a record"
     told = reasons(kafka, topic, topic)
     assert "kanari" not in str(told) + caplog.text
     for why in (
