@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from saga_workers.client import Client
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import Environment, begin, handle, row
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, handle, resolve, row
 from tests.integration.engine.repeated_runs import repeat, waits_at
 
 CALL = 'with: {value: "${{ steps.price.result.value }}"}, compensate: unwork'
@@ -48,6 +50,18 @@ async def test_a_guarded_step_with_the_result_of_the_read_notices_it_before(env:
         id = await begin(client, "priced")
         await repeat(client, id, "delete")
         story = await finished(client, id)
-    assert (story["state"], row(story, "keep")["state"]) == ("PARKED", "PARKED")
-    assert story["parked"][0]["why"] == "key used with other arguments"
-    assert env.log().count("do charge") == 1
+        assert (story["state"], row(story, "keep")["state"]) == ("PARKED", "PARKED")
+        assert story["parked"][0]["why"] == "key used with other arguments"
+        assert env.log().count("do charge") == 1
+        await client.cancel(id, reason="a test", who="ada")
+        await until(lambda: _is_parked(client, id, "charge"))  # its undo has no result of `keep`
+        story = await resolve(client, id, "charge", "skip")
+        # The undo, with what this run would have kept, is not that of what the deleted one has kept.
+        assert [(at["step"], at["op"], at["why"]) for at in story["parked"]] == [
+            ("keep", "undo", "the effect was made with other arguments")
+        ]
+        assert (await env.effects(), env.log().count("undo keep")) == (["a", "keep"], 0)
+
+
+async def _is_parked(client: Client, id: str, step: str) -> bool:
+    return [at["step"] for at in (await client.show(id))["parked"]] == [step]

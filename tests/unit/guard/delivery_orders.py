@@ -25,7 +25,13 @@ class Walk:
 
 
 ONE_GENERATION: Budget = {(1, "do"): 3, (1, "undo"): 2, (1, "confirm"): 2, (1, "seal"): 2}
-REFUSALS: Budget = {(1, "do"): 2, (1, "refused_do"): 1, (1, "undo"): 2, (1, "constraint_conflict"): 1, (1, "seal"): 1}
+REFUSALS: Budget = {
+    (1, "do"): 2,
+    (1, "refused_do"): 1,
+    (1, "undo"): 2,
+    (1, "undo_of_others"): 1,
+    (1, "constraint_conflict"): 1,
+}
 CONFIRMED: Budget = {
     (1, "do"): 2,
     (1, "undo_confirmed"): 2,

@@ -21,6 +21,7 @@ _EFFECTS: Mapping[Event, str] = {
     "do": "applied",
     "undo": "undone",
     "undo_confirmed": "undone",
+    "undo_of_others": "undone",
     "confirm": "confirmed",
 }
 
@@ -163,6 +164,8 @@ async def deliver(guard: Guard, address: EntryKey, event: Event, make_body: Any,
             return await guard.do(address, "hash", act, **clock)
         case "undo" | "constraint_conflict":
             return await guard.undo(address, act, **clock)
+        case "undo_of_others":
+            return await guard.undo(address, act, forward_hash="other", **clock)
         case "undo_confirmed":
             return await guard.undo(address, act, confirmed_body=make_body("undone_confirmed"), **clock)
         case "confirm":

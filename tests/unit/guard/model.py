@@ -9,24 +9,40 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Event = Literal[
-    "do", "refused_do", "undo", "undo_confirmed", "constraint_conflict", "confirm", "seal", "ask_committed", "ask_over"
+    "do",
+    "refused_do",
+    "undo",
+    "undo_confirmed",
+    "undo_of_others",
+    "constraint_conflict",
+    "confirm",
+    "seal",
+    "ask_committed",
+    "ask_over",
 ]
 """One delivery. ``refused_…``: the action rejects. ``undo_confirmed``: an undo that has an action for a confirmed
-step. ``ask_…``: a check-back for the step's held event found the saga committed, or finished without it."""
+step. ``undo_of_others``: one of an effect with other arguments. ``ask_…``: a check-back for the step's held event found
+the saga committed, or finished without it."""
 
-CommandResult = Literal["done", "rejected", "late", "nothing_to_undo", "confirmed", "sealed", "release", "drop"]
+CommandResult = Literal[
+    "done", "rejected", "late", "nothing_to_undo", "confirmed", "sealed", "release", "drop", "failed"
+]
+"""``failed``: the saga parks, and an operator decides."""
 
 EVENTS: tuple[Event, ...] = (
     "do",
     "refused_do",
     "undo",
     "undo_confirmed",
+    "undo_of_others",
     "constraint_conflict",
     "confirm",
     "seal",
     "ask_committed",
     "ask_over",
 )
+
+UNDOS: tuple[Event, ...] = ("undo", "undo_confirmed", "undo_of_others", "constraint_conflict")
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,7 @@ def deliver(state: State, event: Event) -> tuple[CommandResult, State]:
                     return "rejected", state
                 return "done", replace(state, do="do", applied=state.applied + 1, event="HELD")
             return ("late" if state.sealed or state.undo else "done"), state
-        case "undo" | "undo_confirmed" | "constraint_conflict":
+        case "undo" | "undo_confirmed" | "undo_of_others" | "constraint_conflict":
             return _undo(state, event)
         case "confirm":
             if state.do != "do" or state.undo:
@@ -92,6 +108,8 @@ def _undo(state: State, event: Event) -> tuple[CommandResult, State]:
         return "nothing_to_undo", replace(state, do="undo", confirm="undo", undo="undo")
     if state.sealed:
         return "nothing_to_undo", state
+    if event == "undo_of_others":
+        return "failed", state
     if state.undo:
         return "done", state
     if state.confirm == "confirm":
@@ -114,9 +132,13 @@ def violations(before: State, event: Event, answer: str, after: State, watch: Wa
     """Promises that a delivery broke. ``before`` and ``after`` come from the guard or model under test."""
     told_do = event in ("do", "refused_do") and answer == "done"
     released = after.event == "NEW" and before.event != "NEW"
-    told_undo = event in ("undo", "undo_confirmed", "constraint_conflict") and answer in ("done", "nothing_to_undo")
+    told_undo = event in UNDOS and answer in ("done", "nothing_to_undo")
     broken = {
         "an action took effect twice": after.applied > 1 or after.confirmed > 1,
+        "an effect with other arguments was undone": event == "undo_of_others" and after.undone > before.undone,
+        "told undone, and the effect with other arguments is ignored": event == "undo_of_others"
+        and answer in ("done", "nothing_to_undo")
+        and before.applied == 1,
         "it was compensated twice": after.undone + after.undone_confirmed > 1,
         "something was undone that never happened": after.undone + after.undone_confirmed > after.applied,
         "an effect after the compensation or the seal": watch.gone and after.net != 0,
@@ -146,5 +168,5 @@ def violations(before: State, event: Event, answer: str, after: State, watch: Wa
 
 def watched(watch: Watch, event: Event, answer: str, after: State) -> Watch:
     """The guarantees after ``answer``; a check-back may have sealed the step."""
-    undone = event in ("undo", "undo_confirmed", "constraint_conflict") and answer in ("done", "nothing_to_undo")
+    undone = event in UNDOS and answer in ("done", "nothing_to_undo")
     return Watch(gone=True) if undone or answer == "sealed" or after.sealed else watch

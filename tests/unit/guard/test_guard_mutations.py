@@ -23,6 +23,7 @@ SMALL: tuple[Budget, ...] = (
     {(1, "do"): 2, (1, "refused_do"): 1, (1, "undo"): 2, (1, "confirm"): 1, (1, "seal"): 1},
     {(1, "do"): 2, (1, "undo_confirmed"): 2, (1, "confirm"): 2},
     {(1, "do"): 1, (1, "undo"): 1, (1, "seal"): 1, (2, "do"): 2, (2, "undo"): 1},
+    {(1, "do"): 1, (1, "undo_of_others"): 2, (1, "undo"): 1, (1, "seal"): 1},
 )
 
 
@@ -150,6 +151,18 @@ def test_a_key_is_bound_to_its_arguments(monkeypatch: pytest.MonkeyPatch) -> Non
     assert second().park_reason == "key used with other arguments"
     monkeypatch.setattr(rules, "same_arguments", lambda row, args_hash: True)
     assert second().kind == "done", "without the rule the caller gets the result of another call"
+    assert "an effect with other arguments was undone" in broken_promises()
+
+
+def test_an_undo_is_bound_to_the_arguments_of_its_effect() -> None:
+    guard = MemoryGuard(Memory({}, {}))
+    now(guard.do(HERE, "one", body("applied"), **CLOCK))
+    before = guard.memory.copy()
+    undo = now(guard.undo(HERE, body("undone"), forward_hash="two", **CLOCK))
+    assert undo.park_reason == "the effect was made with other arguments"
+    assert (guard.memory.rows, guard.memory.states) == (before.rows, before.states), "an operator finds it as it was"
+    assert now(guard.undo(HERE, body("undone"), forward_hash="one", **CLOCK)).kind == "done"
+    assert now(guard.undo(HERE, body("undone"), forward_hash="two", **CLOCK)).park_reason, "nor is it told undone"
 
 
 def test_a_contradicting_undo_parks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ MAX_STATEMENTS = 60
 class Operation:
     """One delivered operation, performed statement by statement."""
 
-    def __init__(self, database: MemoryDatabase, kind: Kind, name: str) -> None:
+    def __init__(self, database: MemoryDatabase, kind: Kind, name: str, *, forward_hash: str | None = None) -> None:
         self.kind, self.name = kind, name
         self.participant = MemoryParticipant(database, name)
         # No time to wait for a lock: each wait ends the operation, which is repeated by another one.
@@ -43,7 +43,7 @@ class Operation:
 
         self._coroutine = {
             "do": lambda: guard.do(HERE, "hash", act, **clock),
-            "undo": lambda: guard.undo(HERE, **clock),
+            "undo": lambda: guard.undo(HERE, forward_hash=forward_hash, **clock),
             "confirm": lambda: guard.confirm(HERE, **clock),
             "seal": lambda: guard.seal(HERE, **clock),
         }[kind]()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from saga_activities.guard.two_phase import rules
+from sagas.protocol.outcomes import Outcome
 from tests.unit.guard.two_phase import orders
 from tests.unit.guard.two_phase.memory_participant import MemoryDatabase, MemoryParticipant, MemoryTransaction
 from tests.unit.guard.two_phase.orders import Operation, Order, perform, violations
@@ -119,3 +120,24 @@ def test_a_frozen_prepare_is_found_by_the_undo() -> None:
     undo = Operation(database, "undo", "undo")
     undo.run()
     assert (undo.outcome and undo.outcome.kind, database.prepared, database.effects) == ("done", None, [])
+
+
+def test_an_undo_is_bound_to_the_arguments_of_its_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that is prepared stays so, as one that is committed does: an operator decides."""
+
+    def undone(*before: orders.Kind) -> tuple[Outcome | None, MemoryDatabase]:
+        database = MemoryDatabase()
+        for kind in before:
+            Operation(database, kind, kind).run()
+        undo = Operation(database, "undo", "undo", forward_hash="other")
+        undo.run()
+        return undo.outcome, database
+
+    for is_committed in (False, True):
+        outcome, database = undone("do", "confirm") if is_committed else undone("do")
+        assert outcome is not None
+        assert outcome.park_reason == "the effect was made with other arguments"
+        assert (database.prepared is None, bool(database.effects)) == (is_committed, is_committed)
+    monkeypatch.setattr(rules.guard_rules, "same_arguments", lambda row, args_hash: True)
+    _, database = undone("do")
+    assert database.prepared is None, "without the rule the effect of others is rolled back"
