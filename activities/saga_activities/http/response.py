@@ -207,10 +207,12 @@ def check_patterns(arguments: Mapping[str, Any]) -> None:
 def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
     """Seconds to wait as the participant asks, at most ``MAX_RETRY_DELAY``; None if it does not ask.
 
-    Source: RFC 9110 section 10.2.3, a number of seconds or a date.
+    Source: RFC 9110 section 10.2.3, a number of seconds or a date, in ASCII.
     """
     value = response.headers.get("retry-after", "").strip()
-    if value.isascii() and value.isdecimal():
+    if not value.isascii():  # the parser of dates reads the digits of all scripts
+        return None
+    if value.isdecimal():
         seconds = float(value)
     else:
         try:
