@@ -113,13 +113,16 @@ def _progress(warned: bool) -> Iterator[ShowViews]:
         with live_screen(stderr=True, transient=True) as draw:
             yield draw
     else:
-        yield _TroublePrinter(warned)
+        yield TroublePrinter(warned)
 
 
-class _TroublePrinter:
-    """Prints each failed attempt in a line, once, and once why nothing happens, or what a step waits for."""
+class TroublePrinter:
+    """Prints each failed attempt in a line on stderr, once, and once why nothing happens, or what a step waits for.
 
-    def __init__(self, warned: bool) -> None:
+    ``warned``: it has been said already why nothing happens.
+    """
+
+    def __init__(self, warned: bool = False) -> None:
         self._warned = warned
         self._attempts: dict[tuple[str, str], int | None] = {}
         self._starting: set[str] = set()

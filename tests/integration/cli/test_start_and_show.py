@@ -152,6 +152,13 @@ async def test_waiting_prints_each_failed_attempt_where_there_is_no_terminal(
     watched = await cli.saga("watch", id, "--timeout", "1s")
     assert watched.code == 7
     assert re.search("the airline does not answer.*; the next attempt at 2", watched.out), watched
+    for option in ("--json", "--jsonl"):
+        watched = await cli.saga(option, "watch", id, "--timeout", "1s")
+        documents = [watched.json] if option == "--json" else map(json.loads, watched.out.splitlines())
+        assert {document["id"] for document in documents} == {id}
+        assert re.search(f"{id}{nested}: flight: attempt .* does not answer.*; the next attempt at 2", watched.err), (
+            watched
+        )
     down.unlink()
     lines = [line for line in answer.err.splitlines() if "the airline does not answer" in line]
     assert lines[0].startswith(f"{id}{nested}: flight: attempt 1: ")

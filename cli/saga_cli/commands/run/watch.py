@@ -81,19 +81,24 @@ async def _follow(
 @contextlib.contextmanager
 def _screen() -> Iterator[ShowViews]:
     """Gives a function that shows views: live on a terminal, else one line for each change."""
+    from saga_cli.wait import TroublePrinter, live_screen
+
     if wants_json() or not sys.stdout.isatty():
-        yield _ChangePrinter()
+        yield _ChangePrinter(TroublePrinter())
         return
-    from saga_cli.wait import live_screen
 
     with live_screen() as draw:
         yield draw
 
 
 class _ChangePrinter:
-    """Prints what has changed since the last view: lines for people, documents with ``--jsonl``."""
+    """Prints what has changed since the last view: lines for people, documents with ``--jsonl``.
 
-    def __init__(self) -> None:
+    Whoever wants JSON gets the failed attempts as lines on stderr.
+    """
+
+    def __init__(self, trouble: ShowViews) -> None:
+        self._trouble = trouble
         self._last: tuple[SagaView, ...] = ()
         self._shown: dict[str, list[str]] = {}
 
@@ -104,8 +109,9 @@ class _ChangePrinter:
         match global_options().format:
             case "jsonl":
                 print(to_json(view.to_json()), flush=True)
+                self._trouble(view, nested)
             case "json":
-                return  # only the last one, printed at the end
+                self._trouble(view, nested)  # the last view is printed at the end
             case _:
                 self._print_lines(view, nested)
 
