@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.builtins.registry import response_expressions
+from sagas.builtins.registry import is_read_call, response_expressions
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Operation, StepDefinition
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.expressions.context import expression_context, overall_state
-from sagas.machine.expressions.evaluation import render
+from sagas.machine.expressions.evaluation import DefinitionError, render
 from sagas.machine.failure_reasons import failure_cause
 from sagas.machine.state import Entry, EntryOperation, SagaRun
 
@@ -41,8 +41,17 @@ def forward_argument(run: SagaRun, entry: Entry, name: str) -> Any:
 def render_forward_arguments(
     plan: ExecutionPlan, work: WorkMeter, step: StepDefinition, names: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of the forward call of a step. ``names``: see :func:`expression_context`."""
-    return _render_arguments(plan, work, (step.id, "do"), step.do, names)
+    """The arguments of the forward call of a step. ``names``: see :func:`expression_context`.
+
+    Raises DefinitionError, also for a pivot with a computed method that only reads, which the checks of the definition
+    could not see (SAGA207): nobody could say later whether it has taken effect.
+    """
+    given = _render_arguments(plan, work, (step.id, "do"), step.do, names)
+    if step.pivot and step.do.uses == "http" and is_read_call("http", given):
+        raise DefinitionError(
+            f"{step.id}.method: {given.get('method', 'GET')} only reads, so `{step.id}` cannot be the pivot"
+        )
+    return given
 
 
 def operation_arguments(
