@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +23,13 @@ class Ended:
 
 
 class RunningCommand:
-    """A command with the settings of the project in ``folder``."""
+    """A command with the settings of the project in ``folder``. ``first``: as of :class:`ForkedCommand`."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, first: Callable[[], None] | None = None) -> None:
         name = uuid.uuid4().hex
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         words = (*words, "--config", str(folder / "saga.toml"))
-        self._process = ForkedCommand(words, folder, os.environ, self._out, errors=self._err)
+        self._process = ForkedCommand(words, folder, os.environ, self._out, first, errors=self._err)
 
     def interrupt(self) -> None:
         os.kill(self._process.pid, signal.SIGINT)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from saga_cli.commands.run import batch_run
+from tests.helpers.command_processes import RunningCommand
 from tests.integration.schedules.conftest import WAITING, ScheduledProject
 
 
@@ -50,6 +54,37 @@ async def test_run_tells_why_a_start_is_refused(scheduled: ScheduledProject) -> 
         (("--from", "2026-01-01", "--to", "\x1b[31m"), "--to: \\x1b[31m is neither"),
     ],
 )
+def report_often() -> None:
+    setattr(batch_run, "_LINE_INTERVAL", 0.1)  # noqa: B010, it is private
+
+
+async def test_a_backfill_tells_how_far_it_is_and_continues_after_ctrl_c(scheduled: ScheduledProject) -> None:
+    scheduled.write("0 3 * 1 *", input=WAITING)
+    words = ("backfill", scheduled.name, "--from", "2026-01-01", "--to", "2026-01-06")
+    ids = [scheduled.id(f"2026-01-0{day}T03:00:00Z") for day in range(1, 7)]
+    first = RunningCommand(scheduled.folder, *words, first=report_often)
+    for saga_id in ids[:2]:
+        await scheduled.wait_for(saga_id, "RUNNING")
+        await scheduled.approve(saga_id)
+    await scheduled.wait_for(ids[2], "RUNNING")
+    await asyncio.sleep(1)
+    first.interrupt()
+    stopped = await first.ended()
+    assert stopped.code == 130, stopped
+    assert f"{scheduled.name}: 2 of 6 rows: 2 COMPLETED" in stopped.err
+    assert "3 rows are not started; run the same command again to continue" in stopped.err
+    assert [await scheduled.state(saga_id) for saga_id in ids[3:]] == [None] * 3
+    second = RunningCommand(scheduled.folder, *words, first=report_often)
+    for saga_id in ids[2:]:
+        await scheduled.wait_for(saga_id, "RUNNING")
+        await scheduled.approve(saga_id)
+    ended = await second.ended()
+    assert ended.code == 0, ended
+    assert "6 rows: 3 started, 3 already existed, 0 refused" in ended.out
+    runs = [run.id async for run in scheduled.cli.client.temporal.list_workflows(f"WorkflowType = '{scheduled.name}'")]
+    assert sorted(runs) == ids, "each time has one saga"
+
+
 async def test_wrong_ends_of_a_backfill_are_refused(
     scheduled: ScheduledProject, words: tuple[str, ...], problem: str
 ) -> None:

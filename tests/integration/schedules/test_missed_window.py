@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sagas.protocol.schedule_order import slot_text
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until
 from tests.integration.schedules.conftest import ScheduledProject
@@ -25,8 +27,10 @@ async def test_times_before_the_catchup_window_start_nothing(
     scheduled.write("* * * * * * *", catchup_window="10s", overlap="allow_all")
     await scheduled.set_up()
     before = (await scheduled.last())[0]
+    killed_at = datetime.now(UTC)
     temporal.kill()
-    await asyncio.sleep(12)
+    await asyncio.sleep(14)
+    started_at = datetime.now(UTC)
     await asyncio.to_thread(temporal.start)
 
     async def missed() -> int:
@@ -38,3 +42,13 @@ async def test_times_before_the_catchup_window_start_nothing(
     doctor = await scheduled.saga("doctor")
     assert "starts were missed while Temporal was unavailable" in doctor.out
     assert (await scheduled.shown())["missed"] >= count
+    missed_slot, made_up = killed_at + timedelta(seconds=2), started_at - timedelta(seconds=2)
+    missed_slot, made_up = missed_slot.replace(microsecond=0), made_up.replace(microsecond=0)
+    assert started_at - missed_slot > timedelta(seconds=10)
+    assert await scheduled.state(scheduled.id(slot_text(missed_slot))) is None
+    await scheduled.wait_for(scheduled.id(slot_text(made_up)), "COMPLETED")
+    filled = await scheduled.saga(
+        "backfill", scheduled.name, "--from", missed_slot.isoformat(), "--to", missed_slot.isoformat()
+    )
+    assert filled.code == 0, filled
+    assert await scheduled.state(scheduled.id(slot_text(missed_slot))) == "COMPLETED"

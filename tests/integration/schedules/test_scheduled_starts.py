@@ -79,15 +79,33 @@ async def test_the_time_stays_that_of_the_schedule_when_the_saga_is_resumed(sche
 
 
 @pytest.mark.parametrize(
-    ("zone", "cron", "first", "last"),
+    ("zone", "cron", "first", "last", "expected"),
     [
-        ("Europe/Berlin", "30 2 * 3 *", "2026-03-28T12:00:00", "2026-03-30T12:00:00"),
-        ("Europe/Berlin", "0,30 1-3 * 10 *", "2026-10-24T12:00:00", "2026-10-25T12:00:00"),
-        ("America/New_York", "30 1 * 11 *", "2026-10-31T12:00:00", "2026-11-02T12:00:00"),
+        # Half past two was skipped on the 29th.
+        ("Europe/Berlin", "30 2 * 3 *", "2026-03-28T12:00:00", "2026-03-30T12:00:00", ["2026-03-30T00:30:00Z"]),
+        # The hour from two was repeated on the 25th: of its four times Temporal has these two.
+        (
+            "Europe/Berlin",
+            "0,30 1-3 * 10 *",
+            "2026-10-24T12:00:00",
+            "2026-10-25T12:00:00",
+            [
+                f"2026-10-{time}Z"
+                for time in ("24T23:00:00", "24T23:30:00", "25T00:00:00", "25T01:30:00", "25T02:00:00", "25T02:30:00")
+            ],
+        ),
+        # Half past one was twice on the 1st.
+        (
+            "America/New_York",
+            "30 1 * 11 *",
+            "2026-10-31T12:00:00",
+            "2026-11-02T12:00:00",
+            ["2026-11-01T05:30:00Z", "2026-11-01T06:30:00Z", "2026-11-02T06:30:00Z"],
+        ),
     ],
 )
-async def test_a_backfill_has_the_times_of_temporal_where_clocks_change(
-    scheduled: ScheduledProject, zone: str, cron: str, first: str, last: str
+async def test_starts_and_a_backfill_have_these_times_where_clocks_change(
+    scheduled: ScheduledProject, zone: str, cron: str, first: str, last: str, expected: list[str]
 ) -> None:
     scheduled.write(cron, timezone=zone, overlap="allow_all")
     await scheduled.set_up()
@@ -95,7 +113,9 @@ async def test_a_backfill_has_the_times_of_temporal_where_clocks_change(
     listed = await scheduled.saga(
         "backfill", scheduled.name, "--from", f"{first}Z", "--to", f"{last}Z", "--dry-run", "--json"
     )
-    times = [row["scheduled_at"] for row in listed.json]
-    assert [start["scheduled_at"] for start in await scheduled.last(len(times))] == times
-    if zone == "Europe/Berlin" and "30 2" in cron:
-        assert times == ["2026-03-30T00:30:00Z"]  # half past two was skipped on the 29th
+    assert [row["scheduled_at"] for row in listed.json] == expected
+    assert [start["scheduled_at"] for start in await scheduled.last(len(expected))] == expected
+    for scheduled_at in expected:  # each saga was told its own time, the repeated hour twice
+        saga_id = scheduled.id(scheduled_at)
+        await scheduled.wait_for(saga_id, "COMPLETED")
+        assert (await scheduled.cli.client.view(saga_id)).output["at"] == scheduled_at

@@ -14,10 +14,8 @@ from temporalio.client import ScheduleUpdate, ScheduleUpdateInput, WorkflowFailu
 from temporalio.common import RawValue, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from saga_workers.devstack.temporal_server import find_temporal
-from saga_workers.schedules.schedule_setup import set_up_schedules
-from sagas.project import Project
 from sagas.protocol.payloads import SCHEDULE_WORKFLOW
-from sagas.settings import load_settings
+from tests.helpers.processes import WorkerProcess
 from tests.helpers.waiting import until
 from tests.integration.schedules.conftest import LIMIT, ScheduledProject
 
@@ -179,24 +177,27 @@ async def test_printed_commands_make_the_schedule_that_setup_wants(scheduled: Sc
 
 
 async def test_a_worker_that_may_sets_up_its_schedules(scheduled: ScheduledProject) -> None:
-    settings = load_settings(config=str(scheduled.folder / "saga.toml"))
-    assert not settings.worker.schedules
-    made: list[tuple[str, str]] = []
-    failed: list[tuple[str, str]] = []
+    settings = scheduled.folder / "saga.toml"
 
-    async def set_up() -> None:
-        await set_up_schedules(
-            scheduled.cli.client.temporal,
-            Project(settings),
-            done=lambda saga, why: made.append((saga, why)),
-            failed=lambda saga, why: failed.append((saga, why)),
-        )
+    async def serve() -> None:
+        """A worker from its start, before which it sets up the schedules, to its stop."""
+        worker = WorkerProcess("worker", scheduled.folder)
+        try:
+            await asyncio.to_thread(worker.start)
+            assert await asyncio.to_thread(worker.stop) == 0
+        finally:
+            worker.kill()
 
-    await set_up()
+    await serve()
+    assert await need(scheduled) == "create", "no worker may by default"
+    settings.write_text(f"{settings.read_text()}[worker]\nschedules = true\n")
+    await serve()
     assert await need(scheduled) is None
-    assert (len(made), failed) == (1, [])
-    await set_up()
-    assert (len(made), failed) == (1, []), "nothing was wrong any more"
+    scheduled.write("15 4 1 1 *")
+    assert await need(scheduled) == "update"
+    await serve()
+    assert await need(scheduled) is None
+    assert (await scheduled.shown())["cron"] == "15 4 1 1 *"
 
 
 async def test_an_order_with_a_key_that_is_gone_is_refused_after_a_while(
