@@ -11,12 +11,16 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from sqlalchemy import insert
 
 from saga_activities.ledger.rows import make_record
+from saga_activities.ledger.tables import circuit_breaker_table
+from saga_cli.commands.run.batch_run import RunOptions, run_batch
 from saga_workers.serve.console import saga_pages, search
 from saga_workers.serve.console.sessions import COOKIE
 from saga_workers.serve.console.templates import decision_path, saga_path
 from saga_workers.serve.limits import SESSION_SECONDS
+from saga_workers.start.row_starts import StartRow
 from sagas.errors import SagaError
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.protocol.saga_view import SagaView
@@ -266,3 +270,46 @@ async def test_the_console_is_served_on_request_only(console: ServedConsole) -> 
             assert answer.status_code == 404
             assert "console = true under [serve]" in answer.json()["error"]
         assert (await browser.get("/consoles")).status_code == 401
+
+
+async def test_the_board_and_the_pages_show_what_holds_sagas_and_how_a_batch_is(console: ServedConsole) -> None:
+    client, ledger = console.client, console.client.locator.ledger
+    starter = await client.starter("risks")
+    rows = [StartRow(f"row {n}", f"batch-{uuid.uuid4()}", starter.make_request({})) for n in range(3)]
+    await run_batch(client, "risks", rows, RunOptions("monday"), [])
+    assert await ledger.begin_pause("connection", "shop", who="kim", reason="a stocktaking")
+    breaker = {"connection": "crm", "opened_at": datetime.now(UTC), "reason": "5 of the last 5 attempts failed"}
+    async with ledger.engine.begin() as connection:
+        await connection.execute(insert(circuit_breaker_table).values(**breaker, probe_at=0.0, probing=0))
+    held = await begin(client, "waits")
+    async with console.signed_in() as browser:
+
+        async def text(page: str) -> str:
+            answer = await browser.get(page)
+            assert answer.status_code == 200, (page, answer.text)
+            return html.unescape(answer.text)
+
+        async def is_counted() -> bool:
+            return "because: a stocktaking; 1 saga waits for it" in await text("/console")
+
+        await until(is_counted)
+        board = await text("/console")
+        assert "the connection shop is paused by kim since" in board
+        assert "saga resume --connection shop" in board
+        assert "the circuit breaker of the connection crm is open since" in board
+        assert "5 of the last 5 attempts failed; 0 sagas wait for it" in board
+        for page in ("/console/sagas", saga_path(held)):
+            shown = await text(page)
+            assert re.search(r"paused with the connection shop by kim since \S+ because: a stocktaking", shown), page
+        assert "3 of 3" in await text("/console/batches")
+        batch = await text("/console/batches/monday")
+        assert "3 rows: 3 started, 0 existed already, 0 refused, 0 not started yet." in batch
+        counts = re.findall(r'state=(\w+)&label=batch%3Dmonday">.*?<td class="number">(\d+)</td>', batch, re.DOTALL)
+        assert dict(counts) == {"PARKED": "3"}
+        assert await ledger.end_pause("connection", "shop")
+        assert await ledger.close_breaker("crm")
+
+        async def nothing_is_paused() -> bool:
+            return "Nothing is paused, and no circuit breaker is open." in await text("/console")
+
+        await until(nothing_is_paused)
