@@ -61,6 +61,8 @@ class Batch:
 class BulkActions(Actions):
     """Draws actions on the sagas of a batch, each on one of them or on their bulk workflow."""
 
+    rests_first = 0.1
+
     def __init__(self, operators: Sequence[MemberOperator], random: Random, batch: Batch) -> None:
         super().__init__(operators[0], random)
         self.operators, self.batch = operators, batch
@@ -98,7 +100,16 @@ class BulkActions(Actions):
         return await super()._some_run()
 
     async def _start_from(self) -> None:
-        await self.batch.start(self.operator)
+        if self.random.random() < 0.7:
+            await self.batch.start(self.operator)
+            return
+        self._forget_ends()
+        await self.batch.start(self.operator, "--again")
+
+    def _forget_ends(self) -> None:
+        """Forget how sagas have ended that may be started again."""
+        for operator in self.operators:
+            operator.known_end = None
 
     async def _batch_pause(self) -> None:
         await self.operator.command("batch", "pause", self.batch.id, *WHO)
@@ -109,8 +120,7 @@ class BulkActions(Actions):
         await self.operator.command("batch", "cancel", self.batch.id, "--yes", *WHO)
 
     async def _batch_retry(self) -> None:
-        for operator in self.operators:  # those that have failed are new sagas
-            operator.known_end = None
+        self._forget_ends()
         await self.operator.command("batch", "retry-failed", self.batch.id, "--detach")
 
     async def _batch_show(self) -> None:

@@ -72,11 +72,14 @@ def _draw_definition(random: Random) -> DrawnSaga:
                 undo=pivot is None or place < pivot,
                 on_failure="park" if random.random() < 0.15 and place != pivot else None,
                 nested=nested,
+                pause=random.choice((0.02, 0.2, 0.5)),
+                is_savepoint=place < (count - 1 if pivot is None else pivot) and random.random() < 0.12,
             )
         )
     if random.random() < 0.5:
         steps.insert(random.randrange(1, len(steps) + 1), DrawnStep("w", "wait"))
-    return DrawnSaga("outer", tuple(steps), is_member=True)
+    deadline = random.choice((2.0, 4.0, 8.0)) if random.random() < 0.15 else None
+    return DrawnSaga("outer", tuple(steps), is_member=True, deadline=deadline)
 
 
 def _with_answers(random: Random, saga: DrawnSaga) -> DrawnSaga:

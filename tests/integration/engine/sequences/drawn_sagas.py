@@ -29,7 +29,7 @@ _QUICK: Mapping[str, Any] = {"initial_interval": "100ms", "backoff_coefficient":
 @dataclass(frozen=True)
 class DrawnStep:
     """A step. ``place``: the database of a guarded one. ``answers``: how a participant takes successive attempts, by
-    ``do`` and ``undo``; after the last one it does what it is asked for.
+    ``do`` and ``undo``; after the last one it does what it is asked for. ``pause``: seconds that an action takes.
     """
 
     id: str
@@ -41,6 +41,8 @@ class DrawnStep:
     on_failure: str | None = None
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     nested: DrawnSaga | None = None
+    pause: float = 0.1
+    is_savepoint: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class DrawnSaga:
     steps: tuple[DrawnStep, ...]
     has_lock: bool = False
     is_member: bool = False
+    deadline: float | None = None
 
     @property
     def has_pivot(self) -> bool:
@@ -73,6 +76,8 @@ class DrawnSaga:
                 "input": {"type": "object", "required": [*properties], "properties": properties},
                 **given,
             }
+        if self.deadline is not None:
+            given["deadline"] = f"{self.deadline:g}s"
         return json.dumps({"saga": self.name, **given, "defaults": defaults, "steps": steps}, indent=1)
 
     def all_sagas(self) -> Iterator[DrawnSaga]:
@@ -151,6 +156,8 @@ def _step(step: DrawnStep, *, is_member: bool) -> dict[str, Any]:
         base["needs"] = list(step.needs)
     if step.pivot:
         base["pivot"] = True
+    if step.is_savepoint:
+        base["savepoint"] = {"attempts": 2, "wait": "100ms"}
     if step.on_failure is not None:
         base["on_failure"] = step.on_failure
     match step.kind:
@@ -175,7 +182,8 @@ def _step(step: DrawnStep, *, is_member: bool) -> dict[str, Any]:
                 base["retry"] = _QUICK
             return {**base, "compensate": "uncall"} if step.undo else base
         case "python" | "batch":
-            base |= {"uses": f"{step.place}.{step.kind}", "with": {"divisor": _divisor(step)}, "retry": _QUICK}
+            base |= {"uses": f"{step.place}.{step.kind}", "with": {"divisor": _divisor(step), "pause": step.pause}}
+            base["retry"] = _QUICK
             return {**base, "compensate": {"uses": f"{step.place}.forget", "with": {}}} if step.undo else base
         case "sql" | "each" | "two" | "crossed":
             pass

@@ -142,11 +142,11 @@ def _refusal(divisor):
 _GUARDED = """
 
 @action("PLACE.python", connection="PLACE")
-async def PLACE_python(step: Step, divisor: int) -> dict:
+async def PLACE_python(step: Step, divisor: int, pause: float) -> dict:
     if (refusal := _refusal(divisor)) is not None:
         raise refusal
     await step.sql.execute(NOTE, key=step.key, op="do")
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(pause)
     return {"key": step.key}
 
 
@@ -162,7 +162,7 @@ async def PLACE_batch(step: BatchStep, items: list[Item]) -> list:
     for item, refusal in zip(items, answers):
         if refusal is None:
             await step.sql.execute(NOTE, key=item.key, op="do")
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(items[0]["pause"] if items else 0)
     return answers
 """
 

@@ -45,6 +45,9 @@ class Report:
 class Actions:
     """Draws actions, and makes them."""
 
+    rests_first = 0.3
+    """How often the first action is made after the end."""
+
     def __init__(self, operator: Operator, random: Random) -> None:
         self.operator, self.random = operator, random
         self.stack, self.temporal = operator.stack, operator.stack.temporal
@@ -54,6 +57,7 @@ class Actions:
             "signal": (4, self._signal),
             "decide": (3, self._decide),
             "kill": (3, self._kill),
+            "freeze": (2, self._freeze),
             "reset": (6, self._reset),
             "terminate": (3, self._terminate),
             "delete": (4, self._delete),
@@ -108,7 +112,7 @@ class Actions:
         await self._start()
         if names is not None:
             return await self._act(names, len(names))
-        if self.random.random() < 0.3:
+        if self.random.random() < self.rests_first:
             self.operator.note(f"at rest: {await self._rest()}")
         end = await self._act(None, self.random.randrange(2, 6))
         if self.random.random() < 0.4:
@@ -170,6 +174,9 @@ class Actions:
         await self.stack.kill_worker()
         if self.random.random() < 0.5:
             await self._restart_worker()
+
+    async def _freeze(self) -> None:
+        await self.stack.freeze_worker(self.random.choice((1.0, 4.0, 8.0, 12.0)))
 
     async def _reset(self) -> None:
         run = await self._some_run()

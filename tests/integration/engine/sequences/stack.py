@@ -52,6 +52,8 @@ class Stack:
     def __init__(self, folder: Path, client: Client, participants: Participants, saga: DrawnSaga) -> None:
         self.folder, self.client, self.participants, self.saga = folder, client, participants, saga
         self._workers = 0
+        self._frozen: list[WorkerProcess] = []
+        self._thawing: list[asyncio.Task[None]] = []
         self.worker: WorkerProcess | None = None
 
     @property
@@ -82,6 +84,32 @@ class Stack:
     async def kill_worker(self) -> None:
         if self.worker is not None and self.worker.running:
             await asyncio.to_thread(self.worker.kill)
+
+    async def freeze_worker(self, seconds: float) -> None:
+        """Let another worker go on while this one is frozen, which then runs for some seconds beside it."""
+        worker = self.worker
+        if worker is None or not worker.running:
+            return
+        worker.freeze()
+        self._frozen.append(worker)
+
+        async def thaw() -> None:
+            await asyncio.sleep(seconds)
+            worker.thaw()
+            await asyncio.sleep(3.0)
+            await asyncio.to_thread(worker.kill)
+
+        self._thawing.append(asyncio.create_task(thaw()))
+        await self.start_worker()
+
+    async def kill_workers(self) -> None:
+        """Kill all of them."""
+        for task in self._thawing:
+            task.cancel()
+        await asyncio.gather(*self._thawing, return_exceptions=True)
+        for worker in self._frozen:
+            await asyncio.to_thread(worker.kill)
+        await self.kill_worker()
 
     async def open_bulk_workflows(self) -> list[str]:
         running = f"{self.own} AND ExecutionStatus = 'Running'"
@@ -133,7 +161,7 @@ async def open_stack(
         yield stack
     finally:
         late.cancel()
-        await stack.kill_worker()
+        await stack.kill_workers()
         await asyncio.gather(late, return_exceptions=True)
         await stack.delete_all()
         await client.close()
