@@ -141,3 +141,28 @@ async def test_a_resumed_run_that_has_not_looked_back_is_shown_as_stuck(env: Env
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
     assert await env.effects() == []
+
+
+async def test_the_end_of_a_saga_stands_whatever_becomes_of_its_resets(env: Environment) -> None:
+    """The runs of the resets have done nothing, and after a purge a further reset finds nothing in the guard."""
+    async with env.serving(GUARDED) as client:
+        id = await begin(client, "guarded")
+        await until(lambda: _waits(client, id))
+        await client.cancel(id)
+        await finished(client, id)
+    async with env.again(no_remote_activities=True) as client:
+        for _ in range(2):  # the second reset is one of the first one's run
+            await reset_run(client.temporal, id)
+            await until(lambda: _asks(client, id))
+            await handle(client, id).terminate("before it has looked back")
+            view = await read_view_with_stuck(client.locator, id)
+            assert (view.state, view.stuck) == ("COMPENSATED", None)
+    async with env.again() as client:
+        assert id not in [view.id async for view in list_stuck(client.locator, SagaFilter(saga="guarded"), limit=100)]
+        assert (await begin(client, "guarded", id=id, again=True)) == id
+        await until(lambda: _waits(client, id))
+        await handle(client, id).terminate("the second start")
+        view = await read_view_with_stuck(client.locator, id)
+        assert (view.state, view.generation) == ("TERMINATED", 2)
+        assert await continue_saga(client.locator, id, "anna") == "undone; it is COMPENSATED"
+    assert await env.effects() == []

@@ -1,11 +1,13 @@
-"""Runs that another client has started under the id of a completed saga, or that a reset has made from its last run,
-and that were closed from outside.
+"""Runs that another client has started under the id of a completed saga, or that a reset has made from the last run of
+one that has ended, and that were closed from outside.
 
 Nobody of the project starts the id of a completed saga again, so such a run tells nothing of the saga, unless a worker
 of the project has made calls for it. What a reset has copied into its history is of the run before.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client as Temporal
@@ -36,12 +38,15 @@ _ENDED = {
 """Calls, and their ends. The end of a nested saga is not looked for: one in a history counts as under way."""
 
 
-async def may_have_effects(temporal: Temporal, run: RunInfo, keys: SigningKeys, *, base: str = "") -> bool:
+async def may_have_effects(
+    temporal: Temporal, run: RunInfo, keys: SigningKeys, *, bases: Collection[str] = (), only_resets: bool = False
+) -> bool:
     """True if a worker of the project may have made calls for the run: one call is signed, or cannot be. So it may for
     a run that goes on with an earlier one, and for one whose history is deleted.
 
-    ``base``: the run whose history a reset may have copied into this one. Temporal repeats calls that were under way
-    there; the others are of that run, and the question what it has done changes nothing.
+    ``bases``: the runs whose history a reset may have copied into this one. Temporal repeats calls that were under way
+    there; the others are of those runs, and the question what they have done changes nothing. ``only_resets``: another
+    run counts as one with effects.
     """
     events = 0
     is_copied = False
@@ -51,10 +56,10 @@ async def may_have_effects(temporal: Temporal, run: RunInfo, keys: SigningKeys, 
         if events == 1:
             started = event.workflow_execution_started_event_attributes
             is_copied = started.original_execution_run_id != run.run_id
-            if started.continued_execution_run_id or (is_copied and not base):
+            if started.continued_execution_run_id or (is_copied and not bases) or (only_resets and not is_copied):
                 return True
         if is_copied:
-            is_copied = event.workflow_task_failed_event_attributes.base_run_id != base
+            is_copied = event.workflow_task_failed_event_attributes.base_run_id not in bases
             if event.event_type in _BEGUN:
                 under_way.add(event.event_id)
             elif end := _ENDED.get(event.event_type):

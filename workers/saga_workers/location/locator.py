@@ -101,9 +101,9 @@ class Locator:
         if run is not None and (member := await self._member_beside(run)) is not None:
             return Location(saga_id, member)
         if run is not None and not run.never_accepted and run.run.ended_from_outside:
-            completed = await self._completed_before(run.run)
-            if completed is not None:
-                return completed
+            ended = await self._ended_before(run.run)
+            if ended is not None:
+                return ended
         outcome = None if run is None else await outcome_of(self, run.run)
         state = None if outcome is None else outcome.state
         if run is None or outcome is None or run.never_accepted or not outcome.is_believed or state in STARTED_AGAIN:
@@ -250,33 +250,38 @@ class Locator:
         [member] = await self.members([claim])
         return member if member.open else None
 
-    async def _completed_before(self, run: RunInfo) -> Location | None:
-        """The location of a saga that had completed before this run under its id, which has done nothing, was started
-        or made by a reset, and closed from outside; None otherwise.
+    async def _ended_before(self, run: RunInfo) -> Location | None:
+        """The location of a saga that had ended before this run under its id, which has done nothing, and closed from
+        outside; None otherwise. A reset has made the run, or any client has started it, if the saga had completed: else
+        a start may be that of its next generation.
         """
         keys = self.keys
         if keys is None or not keys.keys:
             return None
-        completed, between = await self._completed_run(run)
+        ended, state, between = await self._ended_run(run)
         row = None
-        if completed is None:
+        if ended is None:
             with contextlib.suppress(LedgerUnavailable):
                 row = await self.ledger.find(run.id)
             if row is None or row.view.state != "COMPLETED" or row.started_at >= run.start_time:
                 return None
             between = [each for each in between if each.start_time >= row.started_at]
-        base = "" if completed is None else completed.run.run_id
+        bases = [] if ended is None else [ended.run.run_id, *(each.run_id for each in between)]
+        only_resets = ended is not None and state != "COMPLETED"
         for each in (run, *between):  # the saga may have been started again before the last reset
-            if await may_have_effects(self.temporal, each, keys, base=base):
+            if await may_have_effects(self.temporal, each, keys, bases=bases, only_resets=only_resets):
                 return None
-        if completed is not None:
-            return Location(run.id, completed, await self.undo_of(completed.run))
-        assert row is not None
-        return Location(run.id, row, await counted_undo(self, run.id, row.view.saga, row.started_at))
+        if ended is None:
+            assert row is not None
+            return Location(run.id, row, await counted_undo(self, run.id, row.view.saga, row.started_at))
+        if only_resets:
+            later = await self._beyond_temporal(run.id, ended.run.close_time)
+            return later if later.home is not None else Location(run.id, ended)
+        return Location(run.id, ended, await self.undo_of(ended.run))
 
-    async def _completed_run(self, run: RunInfo) -> tuple[RunDescription | None, list[RunInfo]]:
-        """The last run of the id before this one that has ended by itself, if it has completed as a worker of the
-        project has signed; and the runs after it that were closed from outside.
+    async def _ended_run(self, run: RunInfo) -> tuple[RunDescription | None, str | None, list[RunInfo]]:
+        """The last run of the id before this one that has ended by itself, as a worker of the project has signed, with
+        its state; and the runs after it that were closed from outside.
         """
         between: list[RunInfo] = []
         async for other in list_runs(self.temporal, keyword_condition("WorkflowId", run.id)):
@@ -288,10 +293,11 @@ class Locator:
                 continue
             outcome = await outcome_of(self, other)
             if outcome.is_believed and not was_refused(other):
-                is_completed = outcome.state == "COMPLETED"
                 later = [each for each in between if each.start_time >= other.start_time]
-                return await describe_run(self.temporal, run.id, other.run_id) if is_completed else None, later
-        return None, between
+                has_ended = outcome.state == "COMPLETED" or outcome.state in STARTED_AGAIN
+                described = await describe_run(self.temporal, run.id, other.run_id) if has_ended else None
+                return described, outcome.state, later
+        return None, None, between
 
     async def _undone_row(self, run: RunInfo, view: SagaView) -> RunRow | None:
         """The row of a completed saga that was undone since, by a run that Temporal has deleted."""
