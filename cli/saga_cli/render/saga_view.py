@@ -234,6 +234,10 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
         lines += row_lines(operation) + output_lines(operation)
         if since is not None:
             lines.append([("  since    ", "dim"), (f"{local_time(since)}, {format_duration(now, since)} ago", "")])
+        probed = parse_timestamp(operation.next_probe_at)
+        if probed is not None:
+            when = f"in {format_duration(probed, now)}" if probed > now else "now"
+            lines.append([("  probe    ", "dim"), (f"asked again {when}; a clear answer ends the wait", "")])
     if not lines:
         return []
     title, finished, remaining = (

@@ -135,8 +135,15 @@ def _row(run: SagaRun, parked: ParkedOperation) -> ParkedView:
             *_corrections(run, parked, entry),
             *(_command(run, parked, entry, decision) for decision in possible),
         ),
+        next_probe_at=_next_probe(run, parked),
         **_row_fields(run, parked, entry),
     )
+
+
+def _next_probe(run: SagaRun, parked: ParkedOperation) -> str | None:
+    """When the probe of a parked pivot is asked again; None while it is asked."""
+    flight = run.flights.get(f"{parked.step}~ask") if parked.op == "do" else None
+    return None if flight is None else format_timestamp(flight.fires_at)
 
 
 def _row_fields(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> dict[str, Any]:

@@ -37,6 +37,16 @@ def test_attempts_and_errors_are_shown_with_their_step() -> None:
     assert "no answer in time" in reported
 
 
+def test_the_next_attempt_and_the_next_probe_have_their_times() -> None:
+    error, at = {"type": "Timeout", "message": "no answer"}, "2026-03-01T12:10:00Z"
+    assert "next attempt in 10 min" in text(
+        story(state="RUNNING", steps=[step("pay", "RUNNING", error=error, next_attempt_at=at)])
+    )
+    parked = {"step": "pay", "op": "do", "since": "2026-03-01T11:59:30Z", "why": "it is unknown", "next_probe_at": at}
+    reported = story(state="PARKED", steps=[step("pay", "PARKED", error=error)], parked=[parked])
+    assert "probe    asked again in 10 min; a clear answer ends the wait" in text(reported)
+
+
 LONG = f"the database cannot run the statement: {'no such column, ' * 10}in `update t`; correct the statement"
 
 

@@ -200,6 +200,8 @@ def test_rule_05_an_unguarded_pivot_rejected_after_an_unknown_attempt_is_asked_a
 def test_rule_05_probing_goes_on_while_the_unguarded_pivot_is_parked() -> None:
     driver = MachineDriver(PROBED_PIVOT, answers={"p": "unknown", "p~probe": ["unsure"] * 5 + ["found"]}).run()
     assert driver.state == "PARKED"
+    [parked] = driver.story["parked"]
+    assert parked["next_probe_at"] > parked["since"], "an operator sees when it may end by itself"
     driver.wait(60 * 5)
     assert driver.state == "COMPLETED"
     assert driver.story["parked"] == []
