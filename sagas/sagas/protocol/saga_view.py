@@ -173,7 +173,7 @@ class ParkedView(JsonView):
         "the command for each of them; first, after a mistake in the definition, that which corrects it",
     ] = ()
     next_probe_at: Annotated[
-        Timestamp | None, "when its probe is asked again, whose answer can end the wait, too", OMITTED
+        Timestamp | None, "when its probe is asked again, whose answer can end the wait as well", OMITTED
     ] = None
     system: Annotated[str | None, "the SQL connection of the rows", OMITTED] = None
     rows: Annotated[tuple[ParkedRowView, ...] | None, "the first rows that keep an automatic undo parked", OMITTED] = (

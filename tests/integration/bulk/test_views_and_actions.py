@@ -68,8 +68,19 @@ async def wait_until(bank: Bank, saga_id: str, state: str) -> SagaView:
     return await until(seen, f"{saga_id} is {state}")
 
 
+async def ids_in_order(bank: Bank, *alone: str) -> list[str] | None:
+    """The ids of `saga list`, of the sagas t-… and of these; None until Temporal lists these."""
+    listed = query_sagas(bank.client.locator, SagaFilter(), limit=1000)
+    ids = [view.id async for view in listed if view.id.startswith("t-") or view.id in alone]
+    return ids if set(alone) <= set(ids) else None
+
+
 async def test_a_saga_of_a_bulk_workflow_is_seen_cancelled_and_undone(bank: Bank) -> None:
     bank.open_accounts(200)
+    ended, running = "w-ended", "w-running"
+    await bank.client.start("waiting", {"id": ended, "waits": False})
+    await bank.client.temporal.get_workflow_handle(ended).result()
+    await bank.client.start("waiting", {"id": running, "waits": True})
     async with blocked_accounts(bank):
         bulk = await start_bulk(bank, "transfer", [transfer(number) for number in (1, 2, 3)])
         view = await wait_until(bank, "t-1", "RUNNING")
@@ -80,6 +91,8 @@ async def test_a_saga_of_a_bulk_workflow_is_seen_cancelled_and_undone(bank: Bank
         listed = {request.id: request.state async for request in asked}  # with those of other tests
         assert {f"t-{n}": listed.get(f"t-{n}") for n in (1, 2, 3)} == {f"t-{n}": "RUNNING" for n in (1, 2, 3)}
         assert not [id for id in listed if id.startswith("bulk~")]
+        order = await until(lambda: ids_in_order(bank, running, ended))
+        assert (order[0], sorted(order[1:-1]), order[-1]) == (running, ["t-1", "t-2", "t-3"], ended), "open ones first"
         of_one = SagaFilter("transfer", ("RUNNING",), labels={"from": "a2"})
         asked = query_sagas(bank.client.locator, of_one, limit=1000, ask_running=True)
         assert [(request.id, len(request.steps)) async for request in asked if request.id.startswith("t-")] == [

@@ -174,7 +174,7 @@ async def test_list_finds_by_state_saga_and_label(cli: CommandLine) -> None:
     await cli.saga("start", "trip", "--id", good, "--wait")
     await cli.saga("start", "trip", "--id", bad, "--set", "mode=reject", "--wait")
     both = await until_shown(cli, ("list",), lambda rows: len(rows) == 2 and all(row["ended_at"] for row in rows))
-    assert {row["id"]: row["state"] for row in both} == {good: "COMPLETED", bad: "COMPENSATED"}
+    assert [(row["id"], row["state"]) for row in both] == [(bad, "COMPENSATED"), (good, "COMPLETED")], "latest first"
     assert all("steps" not in row for row in both)
 
     async def ids(*words: str) -> list[str]:

@@ -46,7 +46,7 @@ from sagas.protocol.payloads import (
     SCHEDULE_WORKFLOW,
     UNDO_SUFFIX,
 )
-from sagas.protocol.saga_view import STATES, SagaView
+from sagas.protocol.saga_view import FINAL_STATES, STATES, SagaView
 
 _CONCURRENCY = 16
 _LEDGER_PAGE = 50
@@ -149,7 +149,8 @@ async def query_sagas(
     web_ui: str | None = None,
     ask_running: bool = False,
 ) -> AsyncGenerator[SagaView]:
-    """One view per saga, newest first; then those of bulk workflows; then those that only the ledger knows.
+    """One view per saga: the open ones, of which those of bulk workflows come last; the others; those that only the
+    ledger knows. Each of them newest first.
 
     Raises UsageError if a filter is invalid, LedgerUnavailable after the sagas that Temporal has.
 
@@ -172,10 +173,27 @@ async def query_sagas(
         link = web_ui_link(web_ui, temporal.namespace, saga_id, run.run_id)
         return replace(await _list_entry(locator, run, saga_id), web_ui=link)
 
+    ask = workers if ask_running else None
+    members: list[SagaView] | None = None
+    unavailable: LedgerUnavailable | None = None
     count = 0
     seen: set[str] = set()
     async for runs in _newest_runs(temporal, criteria, min(limit, _CONCURRENCY)):
-        for view in await asyncio.gather(*(readable_view(run, tell(run)) for run in runs)):
+        told = await asyncio.gather(*(readable_view(run, tell(run)) for run in runs))
+        for run, view in zip(runs, told, strict=True):
+            if members is None and not run.running:
+                try:
+                    members = await bulk_views(locator, criteria, limit - count, without=seen, web_ui=web_ui, ask=ask)
+                except LedgerUnavailable as error:
+                    members, unavailable = [], error
+                for member in (member for member in members if member.state not in FINAL_STATES):
+                    seen.add(member.id)
+                    yield member
+                    count += 1
+                if count >= limit:
+                    return
+            if view.id in seen:
+                continue  # a bulk workflow has started it again
             seen.add(view.id)
             if criteria.states and view.state not in criteria.states:
                 continue
@@ -185,13 +203,16 @@ async def query_sagas(
             count += 1
             if count >= limit:
                 return
-    ask = workers if ask_running else None
-    for view in await bulk_views(locator, criteria, limit - count, without=seen, web_ui=web_ui, ask=ask):
-        seen.add(view.id)
-        yield view
+    if unavailable is not None:
+        raise unavailable
+    if members is None:
+        members = await bulk_views(locator, criteria, limit - count, without=seen, web_ui=web_ui, ask=ask)
+    for member in (member for member in members if member.id not in seen):
+        seen.add(member.id)
+        yield member
         count += 1
-    if count >= limit:
-        return
+        if count >= limit:
+            return
     async for view in ledger_views(locator, criteria, without=seen):
         yield view
         count += 1

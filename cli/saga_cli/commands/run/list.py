@@ -39,6 +39,8 @@ def list_sagas(
 ) -> int:
     """List sagas: first the open ones, by their start, then the others, by their end; the latest comes first.
 
+    Open sagas of bulk workflows follow the open ones with workflows of their own.
+
     Temporal's visibility store may lag; `saga show` is always exact.
 
     Sagas that only the ledger of the project knows follow those that Temporal has, unless --where or --stuck is given.
