@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +108,13 @@ class Shop:
         }
         self.project = make_project(folder, texts, self.actions, address=server.address, variables={"text": "hello"})
 
-    def with_keys(self, *keys: str, accept: str = "signed") -> Project:
+    def with_keys(self, *keys: str, accept: str = "signed", earlier: Sequence[str] = ()) -> Project:
         """The project as on another machine: with these keys, and without its key file."""
-        settings = WorkerSettings(definition_key=" ".join(keys), accept=accept)  # pyright: ignore[reportArgumentType]
+        settings = WorkerSettings(
+            definition_key=" ".join(keys),  # pyright: ignore[reportArgumentType]
+            accept=accept,  # pyright: ignore[reportArgumentType]
+            earlier_definitions=tuple(earlier),
+        )
         return Project(self.project.settings.model_copy(update={"worker": settings}), self.project.actions)
 
     def header(self, text: str | None = None, saga: str = "own", vars: Mapping[str, Any] | None = None) -> Any:

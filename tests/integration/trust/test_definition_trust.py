@@ -23,6 +23,7 @@ from saga_workers.client import Client
 from saga_workers.input_limits import MAX_TASK_VALUES
 from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.worker.worker_trust import WorkerTrust
+from sagas.definition.digest import digest_of
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
 from sagas.input_limits import MAX_TASK_BYTES
@@ -137,6 +138,33 @@ async def test_a_replaced_definition_needs_a_signature(shop: Shop) -> None:
         keys = shop.project.settings.signing_keys()
         await (await shop.start(client, "own", {"text": "w"}, shop.header(), keys=keys)).result()
     assert shop.said == ["x", "new", "w"]
+
+
+async def test_a_replaced_definition_starts_nothing_new(shop: Shop) -> None:
+    """Neither with a signature nor as a further generation, in a project that accepts its own definitions only."""
+    keys, replaced, id = SigningKeys((KEYS[0],)), shop.header(FORGED), f"own-{uuid.uuid4()}"
+    parsed, _ = parse_text(FORGED, "forged", shop.project.context)
+    assert parsed is not None
+    async with running_worker(shop.with_keys(KEYS[0], accept="project")) as client:
+        await (await shop.start(client, "own", {"text": "x"}, shop.header(), keys=keys)).result()
+        refused = await refusal(await shop.start(client, "own", {"text": "x"}, replaced, keys=keys, id=id))
+        assert "is not one of this worker's project, and not an earlier one that may start" in refused
+        earlier = {GENERATION_HEADER: 5}
+        signature = keys.sign("start", start_content(id, replaced.data, {id: {"text": "x"}}, earlier))
+        headers = {DEFINITION_HEADER: replaced, SIGNATURE_HEADER: to_header(signature), **earlier}
+        with start_headers(headers):
+            queue = shop.project.settings.temporal.task_queue
+            again = await client.temporal.start_workflow("own", {"text": "x"}, id=id, task_queue=queue)
+        assert "not an earlier one that may start" in await refusal(again)
+        assert shop.said == ["x"]
+    resumed, starts = {RESUMED_HEADER: {"who": "ada"}}, {id: {"text": "x"}}
+    signature = keys.sign("start", start_content(id, replaced.data, starts, resumed))
+    trust = WorkerTrust(shop.with_keys(KEYS[0], accept="project"))
+    assert trust.trusts_start("own", id, starts, replaced.data, signature, resumed), "what it continues is not new"
+    async with running_worker(shop.with_keys(KEYS[0], accept="project", earlier=[digest_of(parsed)])) as client:
+        await (await shop.start(client, "own", {"text": "x"}, replaced, keys=keys)).result()
+        assert "its start not signed" in await refusal(await shop.start(client, "own", {"text": "x"}, replaced))
+    assert shop.said == ["x", "forged"]
 
 
 async def test_a_new_nested_saga_runs_while_the_worker_stays(shop: Shop) -> None:

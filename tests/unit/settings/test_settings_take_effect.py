@@ -134,6 +134,8 @@ def file_with(table: type[Table], key: str | None) -> str:
         written.append(f'[{header}]\nsecret = {{env = "ANOTHER_TOKEN"}}\n{value}')
     elif header == "enqueue" and key != "connections":
         written.append(f'[{header}]\nconnections = ["shop"]\n{value}')
+    elif header == "worker" and key != "accept":
+        written.append(f'[{header}]\naccept = "project"\n{value}')
     elif header and not header.startswith("connections"):
         written.append(f"[{header}]\n{value}")
     if header.startswith("connections"):

@@ -60,7 +60,17 @@ def test_a_folder_that_cannot_be_written_has_no_key(tmp_path: Path) -> None:
     ("text", "env", "message"),
     [
         ("[worker]\ndefinition_key = 1", {}, "worker.definition_key must be a string, "),
-        ("[worker]\naccept = 'all'", {}, 'worker.accept must be "signed" or "any"'),
+        ("[worker]\naccept = 'all'", {}, 'worker.accept must be "signed" or "project" or "any"'),
+        (
+            f"[worker]\nearlier_definitions = ['sha256:{'0' * 64}']",
+            {},
+            'worker.earlier_definitions has no effect without `accept = "project"`',
+        ),
+        (
+            "[worker]\naccept = 'project'\nearlier_definitions = ['latest']",
+            {},
+            "'latest' is not the `digest` of a definition, which `saga show -o json` has",
+        ),
         ("[worker]\nkey = 'x'", {}, r"\[worker\]: unknown setting key"),
         ("", {"SAGA_WORKER__DEFINITION_KEY": "123"}, "at least 32 characters"),
         ("", {"SAGA_WORKER__DEFINITION_KEY": f"{NEW} short"}, "at least 32 characters"),

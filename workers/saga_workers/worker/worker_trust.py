@@ -19,6 +19,7 @@ from temporalio.worker import (
 from saga_activities.input_checks import CheckedInputs, check_together
 from saga_workers.input_limits import MAX_TASK_CHECK_STEPS, MAX_TASK_VALUES
 from saga_workers.temporal.run_interceptor import RunInterceptor
+from sagas.definition.digest import digest_of
 from sagas.definition.input_validation import is_normalised, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
@@ -27,7 +28,7 @@ from sagas.expressions.work_budget import TooComplex, bounded
 from sagas.input_limits import MAX_TASK_BYTES
 from sagas.machine.machine import Machine
 from sagas.project import Project
-from sagas.protocol.payloads import ANSWER_METADATA
+from sagas.protocol.payloads import ANSWER_METADATA, RESUMED_HEADER
 from sagas.protocol.signed_content import (
     answer_content,
     message_content,
@@ -82,6 +83,8 @@ class WorkerTrust:
     def __init__(self, project: Project) -> None:
         self._project = self._latest = project
         self.accepts_any = project.settings.worker.accept == "any"
+        self._signatures_suffice = project.settings.worker.accept != "project"
+        self._earlier_digests = frozenset(project.settings.worker.earlier_definitions)
         self.keys = project.settings.signing_keys()
         if not self.keys.keys and not self.accepts_any:
             raise UsageError(
@@ -115,6 +118,8 @@ class WorkerTrust:
             return False
         try:
             definition = read_header(header).definition
+            if not self._may_start(definition, earlier) and not self._is_known(decode_json(header)):
+                return False
         except MALFORMED:
             return False
         if definition.saga != saga:
@@ -164,17 +169,23 @@ class WorkerTrust:
         is_signed = self.is_signed_start(workflow_id, starts, data, signature, earlier)
         if earlier and not is_signed:
             raise RefusedError(UNSIGNED_REPETITION)
-        if not is_signed:
-            await self._read_again()
         try:
-            definition = read_header(data).definition if is_signed or self._is_known(decode_json(data)) else None
+            definition = read_header(data).definition
+            if not (is_signed and self._may_start(definition, earlier)):
+                await self._read_again()
+                definition = definition if self._is_known(decode_json(data)) else None
         except MALFORMED:
             definition = None
         if definition is None:
-            log.warning("start of %s refused: its definition is not known, and the start not signed", saga)
+            why, advice = (
+                ("not an earlier one that may start", "add its digest to worker.earlier_definitions")
+                if is_signed
+                else ("its start not signed with its key", "set the same worker.definition_key for client and worker")
+            )
+            log.warning("start of %s refused: its definition is not known, and %s", saga, why)
             raise RefusedError(
-                f"the definition of {saga} is not one of this worker's project, and its start not signed with its key; "
-                "deploy it to the worker, or set the same worker.definition_key for client and worker"
+                f"the definition of {saga} is not one of this worker's project, and {why}; deploy it to the worker, or "
+                f"{advice}"
             )
         if definition.saga != saga:
             raise RefusedError(f"the definition of {definition.saga} was sent for a saga {saga}")
@@ -257,10 +268,22 @@ class WorkerTrust:
         signature = read_answer_signature(answer.metadata.get(ANSWER_METADATA, b""))
         return self.accepts_any or self.keys.verifies("answer", answer_content(content, answer.data), signature)
 
+    def _may_start(self, definition: Definition, earlier: Mapping[str, Any] | None) -> bool:
+        """True for a definition that runs if its start is signed, also if it is not known.
+
+        With ``accept = "project"`` these are those that the project names; a saga that `saga resume` continues is not
+        new, and keeps its own.
+        """
+        if self._signatures_suffice or RESUMED_HEADER in (earlier or {}):
+            return True
+        return bool(self._earlier_digests) and digest_of(definition) in self._earlier_digests
+
     def _is_known(self, sent: Mapping[str, Any]) -> bool:
         """True for a definition and variables as the project's files have them now."""
-        is_known = signed_json(sent["definition"]) in _snapshots(self._latest.definitions)
-        return is_known and signed_json(sent.get("vars") or {}) == self._variables
+        own = self._latest.definitions.get(sent["definition"]["saga"])
+        if own is None or signed_json(sent["definition"]) != signed_json(to_snapshot(own)):
+            return False
+        return signed_json(sent.get("vars") or {}) == self._variables
 
     async def _read_again(self) -> None:
         """Read the files, as they are now or later; waiting starts share one reading."""
@@ -297,10 +320,6 @@ def _is_detached(value: Any) -> bool:
         return all(isinstance(name, str) for name in value["attributes"])
     except MALFORMED:
         return False
-
-
-def _snapshots(definitions: Mapping[str, Definition]) -> set[bytes]:
-    return {signed_json(to_snapshot(definition)) for definition in definitions.values()}
 
 
 class TrustInterceptor(RunInterceptor):
