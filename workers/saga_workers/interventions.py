@@ -12,8 +12,7 @@ from typing import Any
 
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError, WorkflowUpdateFailedError
-from temporalio.common import WorkflowIDConflictPolicy
-from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.bulk.detach_request import leave_bulk_workflow
@@ -24,7 +23,6 @@ from saga_workers.privacy.operator_reasons import masked_reason
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.machine_query import query_machine, read_definition, verifying_keys
 from saga_workers.temporal.saga_input import EncryptedInput, UnreadableRunInput, first_input
-from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (
     MAY_STILL_HAPPEN,
     START_WORKER_HELP,
@@ -35,6 +33,7 @@ from saga_workers.temporal.temporal_runs import (
     describe_run,
 )
 from saga_workers.temporal.updates import send_update
+from saga_workers.undo_start import start_undo
 from saga_workers.views.accesses import with_accesses
 from saga_workers.views.answering import NO_VIEW
 from saga_workers.views.awaited_resets import unanswered_reset
@@ -48,9 +47,7 @@ from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import (
     BULK_WORKFLOW,
-    OWNER_HEADER,
     RELEASE_ACTIVITY,
-    UNDO_SUFFIX,
     unpack_state,
 )
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
@@ -59,7 +56,6 @@ from sagas.settings.signing_keys import SigningKeys
 from sagas.text.exact_json import encode_json
 from sagas.text.json_values import has_more_values, json_problem
 from sagas.text.shell import saga_command
-from sagas.workflow.summaries import run_summary
 
 UPDATE_TIMEOUT = 20.0
 """Seconds a worker has to answer an update or query; it answers within one workflow task."""
@@ -360,7 +356,7 @@ async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_qu
         location = await leave_bulk_workflow(locator, location.member)  # its end is in the ledger then
     queue = task_queue if location.run is None else location.run.run.task_queue
     await _require_poller(locator.temporal, queue, view.id)
-    return await start_undo(locator, view.id, view.saga, queue, reason=reason, who=who)
+    return await start_undo(locator, view.id, view.saga, queue, reason=reason, who=who, generation=view.generation)
 
 
 async def require_undoable(locator: Locator, saga_id: str) -> SagaView:
@@ -382,29 +378,6 @@ async def require_undoable(locator: Locator, saga_id: str) -> SagaView:
             help=saga_command("show", saga_id),
         )
     return view
-
-
-async def start_undo(
-    locator: Locator, saga_id: str, saga: str, task_queue: str, *, reason: str, who: str, closed: str = ""
-) -> str:
-    """Start the run that undoes a saga; returns its workflow id. ``closed``: how its run was closed from outside.
-
-    Raises RefusedError if there is one already.
-    """
-    undo_id, reason = saga_id + UNDO_SUFFIX, await masked_reason(locator, saga_id, reason)
-    try:
-        with start_headers({OWNER_HEADER: saga_id}):
-            await locator.temporal.start_workflow(
-                saga,
-                {"reason": reason, "who": who, **({"closed": closed} if closed else {})},
-                id=undo_id,
-                task_queue=task_queue,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                static_summary=run_summary(f"undo of {saga_id}: {reason}"),
-            )
-    except WorkflowAlreadyStartedError:
-        raise RefusedError(f"{saga_id} is already being undone", help=saga_command("watch", saga_id)) from None
-    return undo_id
 
 
 async def _open_run(locator: Locator, saga_id: str) -> RunDescription:

@@ -34,6 +34,7 @@ Purpose = Literal[
     "continuation",
     "state",
     "schedule",
+    "undo",
     "call",
     "answer",
     "note",

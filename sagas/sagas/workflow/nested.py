@@ -133,7 +133,7 @@ class NestedSagas:
         try:
             if (problem := workflow_id_problem(saga_id)) is not None:
                 raise DefinitionError(problem)
-            payload = to_payload(_input_of(command), f"the input of {saga}")
+            payload = to_payload(_input_of(command, saga_id), f"the input of {saga}")
             await self._context.wait_to_send(command, len(payload.data), lambda: False)
             handle = await workflow.start_child_workflow(
                 saga,
@@ -248,10 +248,10 @@ class NestedSagas:
         return id in self._started or (earlier is not None and earlier.open_run is not None)
 
 
-def _input_of(command: StartSaga | UndoSaga) -> Any:
+def _input_of(command: StartSaga | UndoSaga, saga_id: str) -> Any:
     if isinstance(command, StartSaga):
         return command.input
-    return {"reason": command.message, "who": workflow.info().workflow_id}
+    return signed_message("undo", [saga_id], {"reason": command.message, "who": workflow.info().workflow_id})
 
 
 def _memo_of(command: StartSaga | UndoSaga, root_start: str) -> dict[str, Any]:

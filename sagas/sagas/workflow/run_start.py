@@ -21,7 +21,6 @@ from sagas.definition.snapshot import from_snapshot
 from sagas.input_limits import MAX_CANCEL_WORDS
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, Started, TimerFired, UndoRequested
-from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.origin import root_start_of, same_owner
 from sagas.protocol.payloads import (
     BULK_PREFIX,
@@ -48,7 +47,6 @@ from sagas.text.json_values import parse_json
 from sagas.workflow.client_fields import (
     LAST_SECOND,
     number,
-    optional_text,
     read_client_value,
     text,
 )
@@ -67,6 +65,7 @@ from sagas.workflow.run_trust import (
 )
 from sagas.workflow.search_attributes import OWN_ATTRIBUTES
 from sagas.workflow.sensitive_input import with_marks_of_parent
+from sagas.workflow.undo_order import UndoOrder, read_undo_order
 from sagas.workflow.unread_inputs import is_left_unread
 
 CONTINUATION_FORMAT = "sagas/1"
@@ -111,8 +110,8 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         return _continue_run(value, trust)
     refuse_foreign_id()
     if info.workflow_id.endswith(UNDO_SUFFIX):
-        request = read_client_value("the input of an undo has texts alone: who, reason, closed", value, _undo_request)
-        return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)), request)
+        order = read_undo_order(value, trust)
+        return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)), order)
     if (signed := info.headers.get(DETACHED_HEADER)) is not None:
         return await _detached_run(value, signed, trust)
     generation, resumed, earlier = generation_in_header(), resumption_in_header(), earlier_in_headers()
@@ -418,30 +417,16 @@ async def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> 
     return RunStart("detached", machine, TimerFired(id="detached", at=workflow.time()), attributes)
 
 
-@dataclass(frozen=True, slots=True)
-class _UndoRequest:
-    """The person who undoes a saga, and the reason. ``closed``: how its run was closed from outside."""
-
-    who: str
-    reason: str
-    closed: str
-
-
-def _undo_request(value: Any) -> _UndoRequest:
-    fields = value if isinstance(value, dict) else {}
-    who = recorded_name(optional_text(fields.get("who")) or "unknown")
-    return _UndoRequest(who, optional_text(fields.get("reason")) or "undone", optional_text(fields.get("closed")) or "")
-
-
-def _undo_run(loaded: Mapping[str, Any], request: _UndoRequest) -> RunStart:
+def _undo_run(loaded: Mapping[str, Any], order: UndoOrder) -> RunStart:
     machine = Machine.restore(unpack_state(loaded["machine"]))
     if workflow.info().parent and not same_owner(root_start_of(machine.origin()), _root_start_in_memo()):
         raise refused_error("the nested saga is that of another saga with the id of its parent")
+    if order.generation is not None and order.generation < machine.generation:
+        raise refused_error(f"this order undoes start {order.generation} of the saga, which was started again since")
     attributes = frozenset(loaded.get("attributes", ()))
     if machine.finished:
-        undo = UndoRequested(at=workflow.time(), reason=request.reason, who=request.who)
-        return RunStart("undoes", machine, undo, attributes)
-    event = CancelRequested(workflow.time(), "terminated", request.who, request.reason, request.closed)
+        return RunStart("undoes", machine, UndoRequested(workflow.time(), order.reason, order.who), attributes)
+    event = CancelRequested(workflow.time(), "terminated", order.who, order.reason, order.closed)
     return RunStart("takes up", machine, event, attributes)
 
 

@@ -21,10 +21,12 @@ UNSIGNED_REPETITION = (
     "the same worker.definition_key for client and worker"
 )
 
-MessagePurpose = Literal["notification", "report", "cancel", "continuation", "state", "outcome", "schedule", "callback"]
+MessagePurpose = Literal[
+    "notification", "report", "cancel", "continuation", "state", "outcome", "schedule", "callback", "undo"
+]
 """A message of one run to another, or to a client: the input of a delivering run, the report of a nested saga to its
 parent, the cancel of a parent to a nested saga, the input of a continued run, and the state of a saga's machine; and of
-a client to runs: the order of a schedule, and the callback of a participant."""
+a client to runs: the order of a schedule, the callback of a participant, and the order to undo a saga."""
 
 
 class ProjectTrust(Protocol):

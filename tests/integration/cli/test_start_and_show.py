@@ -221,18 +221,21 @@ async def test_an_undone_saga_has_no_output_and_names_who_decided(cli: CommandLi
     assert (await cli.saga("undo", undone, "--reason", "sold twice", "--as", "ada", "--yes")).code == 0
     assert (await cli.saga("cancel", cancelled, "--as", "ada", "--reason", "no room")).code == 0
     assert (await cli.saga("watch", cancelled)).code == 6
-    for id, decision, reason in ((undone, "undo", "sold twice"), (cancelled, "cancel", "no room")):
+    for id, who, decision, reason in (
+        (undone, "ada", "undo", "sold twice"),
+        (cancelled, "ada (unverified)", "cancel", "no room"),
+    ):
         story = (await cli.saga("--json", "show", id)).json
         assert (story["state"], story["output"]) == ("COMPENSATED", None)
         [made] = story["operator"]
         assert [made[name] for name in ("who", "step", "decision", "reason")] == [
-            "ada (unverified)",
+            who,
             "",
             decision,
             reason,
         ]
         text = (await cli.saga("show", id)).out
-        assert f"ada (unverified): {decision}, because {reason}" in text
+        assert f"{who}: {decision}, because {reason}" in text
         assert "output" not in text
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from saga_workers.client import Client
-from saga_workers.interventions import start_undo
+from saga_workers.undo_start import start_undo
 from sagas import Rejected
 from tests.helpers.local_worker import finished
 from tests.integration.engine.environment import Environment, begin, handle, row

@@ -34,6 +34,7 @@ from sagas.protocol.payloads import (
     VERIFY_ACTIVITY,
     pack_state,
 )
+from sagas.protocol.signed_content import message_content
 from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
@@ -208,10 +209,13 @@ async def test_the_state_of_a_stranger_is_not_undone(shop: Shop) -> None:
         STATES[id] = forged_state(shop, id)
         async with Worker(client.temporal, task_queue=theirs, workflows=[Foreign], workflow_runner=runner):
             await (await client.temporal.start_workflow("own", {}, id=id, task_queue=theirs)).result()
+            order = {"who": "anna", "reason": "it looks completed"}
+            keys = shop.project.settings.signing_keys()
+            order |= {"signature": keys.sign("undo", message_content([f"{id}~undo"], order))}
             with start_headers({OWNER_HEADER: to_header(id)}):
                 undo = await client.temporal.start_workflow(
                     "own",
-                    {"who": "eve", "reason": "x"},
+                    order,
                     id=f"{id}~undo",
                     task_queue=shop.project.settings.temporal.task_queue,
                 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
 from saga_workers.client import Client
-from sagas.protocol.payloads import UNDO_SUFFIX
+from saga_workers.temporal.temporal_client import start_headers
+from sagas.protocol.payloads import OWNER_HEADER, UNDO_SUFFIX
+from sagas.protocol.signed_content import message_content
 from tests.helpers import eager_start
 from tests.helpers.eager_start import json_payload
 from tests.helpers.local_worker import finished, running_worker
@@ -50,6 +53,46 @@ async def forge_undo(client: Client, id: str, how: str, saga: str = "moving") ->
     await eager_start.KeptRun(client.temporal, undo_id, queue).complete_first_task(started)
     if how == "terminated":
         await client.temporal.get_workflow_handle(undo_id).terminate()
+
+
+async def send_undo(client: Client, id: str, order: object) -> str:
+    """Start the undo of a saga with this order; returns why it has failed."""
+    with start_headers({OWNER_HEADER: id}):
+        undo = await client.temporal.start_workflow(
+            "moving", order, id=id + UNDO_SUFFIX, task_queue=client.project.settings.temporal.task_queue
+        )
+    with pytest.raises(WorkflowFailureError) as caught:
+        await undo.result()
+    return str(caught.value.cause)
+
+
+@pytest.mark.parametrize("signed", ["not at all", "for another saga", "with another reason"])
+async def test_an_order_to_undo_counts_only_if_it_is_signed(shop: Shop, client: Client, signed: str) -> None:
+    id = await completed(client, f"forged-{uuid.uuid4()}")
+    said = list(shop.said)
+    order: dict[str, Any] = {"reason": "a lie", "who": "anna"}
+    if signed != "not at all":
+        undone = ("another" if "saga" in signed else id) + UNDO_SUFFIX
+        order["signature"] = client.project.settings.signing_keys().sign("undo", message_content([undone], order))
+    if "reason" in signed:
+        order["reason"] = "another lie"
+    assert "an undo counts only if it is signed" in await send_undo(client, id, order)
+    assert (shop.said, (await client.show(id))["state"]) == (said, "COMPLETED")
+    await client.undo(id, reason="a test", who="anna")
+    assert (await finished(client, id))["reason"]["details"] == {"who": "anna"}, "the signature proves who it was"
+
+
+async def test_an_order_to_undo_does_not_undo_a_later_start(shop: Shop, client: Client) -> None:
+    id = await completed(client, f"again-{uuid.uuid4()}")
+    await client.undo(id, reason="a test", who="anna")
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    history = await client.temporal.get_workflow_handle(id + UNDO_SUFFIX).fetch_history()
+    started = history.events[0].workflow_execution_started_event_attributes
+    (order,) = await client.temporal.data_converter.decode(started.input.payloads)
+    await completed(client, id, again=True)
+    said = list(shop.said)
+    assert "started again since" in await send_undo(client, id, order)
+    assert (shop.said, (await client.show(id))["state"]) == (said, "COMPLETED")
 
 
 @pytest.mark.parametrize("how", ["later", "closed", "kept", "terminated"])

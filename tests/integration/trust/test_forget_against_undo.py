@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 from saga_workers.client import Client
-from saga_workers.interventions import start_undo, undo
+from saga_workers.interventions import undo
 from saga_workers.privacy import forgetting
+from saga_workers.undo_start import start_undo
 from saga_workers.views.accesses import with_accesses
 from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError

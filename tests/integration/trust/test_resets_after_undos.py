@@ -28,8 +28,8 @@ async def client(shop: Shop) -> AsyncIterator[Client]:
         yield client
 
 
-async def completed(client: Client, id: str) -> str:
-    await client.start("moving", {}, id=id)
+async def completed(client: Client, id: str, *, again: bool = False) -> str:
+    await client.start("moving", {}, id=id, again=again)
     await until(lambda: waits(client, id))
     await approve(client, id)
     assert (await finished(client, id))["state"] == "COMPLETED"

@@ -15,7 +15,6 @@ from temporalio.service import RPCError
 
 from saga_activities.ledger.records import Claim
 from saga_activities.ledger.rows import make_record
-from saga_workers.interventions import start_undo
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.served_runs import is_on_own_queue
@@ -27,6 +26,7 @@ from saga_workers.temporal.machine_query import query_machine, verifying_keys
 from saga_workers.temporal.saga_runs import closed_before_begun
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
 from saga_workers.temporal.unanswered_resets import require_answered_reset
+from saga_workers.undo_start import start_undo
 from saga_workers.views.bulk_view import BULK_DELETED
 from saga_workers.views.run_facts import close_reason
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view

@@ -63,7 +63,7 @@ class SignIn:
         if (earlier := self._sessions.find(request.cookies.get(COOKIE))) is not None:
             self._sessions.end(earlier)
         session = self._sessions.begin(caller.name, authorization)
-        log.info("signed in to the console", extra=fields(token=caller.name))
+        log.info("signed in to the console", extra=fields(caller=caller.name))  # a field "token" is masked
         response = redirect(following)
         response.set_cookie(
             COOKIE,
