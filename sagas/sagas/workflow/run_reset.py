@@ -13,7 +13,7 @@ from sagas.definition.model import Definition, guarded_effects, is_nested
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, RunWasReset
 from sagas.protocol.origin import root_start_of
-from sagas.protocol.payloads import RESET_ACTIVITY, UNDO_SUFFIX, unpack_state
+from sagas.protocol.payloads import RESET_ACTIVITY, STARTED_AT_MEMO, UNDO_SUFFIX, unpack_state
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import raw_json
@@ -80,6 +80,9 @@ class RunReset:
         saga_id = info.workflow_id.removesuffix(UNDO_SUFFIX)
         nested = [step.id for step in machine.definition.steps if is_nested(step)]
         since = info.workflow_start_time.timestamp() if machine.started_at is None else machine.started_at
+        if not (self._is_repeated and seed == self._first):
+            # Temporal lists the run with the time of its reset; the purge of the guards needs that of the saga.
+            workflow.upsert_memo({STARTED_AT_MEMO: since})
         about = {"saga_id": saga_id, "generation": machine.generation, "nested": nested, "since": since}
         about |= {"evidence": commit_evidence(machine.definition).to_json(), "is_lost": machine.earlier.state_is_lost}
         finishes = [step.id for step in machine.definition.steps if step.do.uses == "finish"]

@@ -50,7 +50,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer, WorkerProcess
-from tests.helpers.run_changes import delete_run
+from tests.helpers.run_changes import delete_run, reset_run
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.observability.shop import make_shop
 
@@ -445,6 +445,25 @@ async def test_a_resumed_saga_keeps_the_rows_of_its_deleted_run(quiet_shop: Shop
     assert (await finished(client, id))["state"] == "COMPENSATED"
 
 
+async def test_a_saga_that_was_reset_counts_from_its_start(quiet_shop: Shop) -> None:
+    """The run of the reset is listed with a later time, and goes on with the effects of the one before it."""
+    client, id = quiet_shop[0], f"waiting-{uuid.uuid4()}"
+    await client.start("waiting", {}, id=id)
+    await waits(client, id)
+    first = await client.temporal.get_workflow_handle(id).describe()
+    await asyncio.sleep(1.5)
+    reset = await reset_run(client.temporal, id)
+    await delete_run(client.temporal, id, first.run_id)
+    await waits(client, id)
+    await until(lambda: is_gone(client, id, first.run_id))
+    began = first.start_time.timestamp()
+    assert await until(lambda: horizon(client)) == pytest.approx(began, abs=0.5)
+    assert (info := await describe_run(client.temporal, id, reset)) is not None
+    assert not await has_begun_before(
+        client.temporal, info.run, began - DAY, client.locator.keys
+    )  # as a memo may claim
+
+
 async def test_a_forged_header_of_a_resumed_saga_keeps_no_rows(quiet_shop: Shop) -> None:
     client, _ = quiet_shop
     resumed = {"started_at": 0, "generations": {}, "undone": []}
@@ -472,8 +491,8 @@ async def waits(client: Client, id: str) -> None:
     await until(is_there)
 
 
-async def is_gone(client: Client, id: str) -> bool:
-    return await describe_run(client.temporal, id) is None
+async def is_gone(client: Client, id: str, run_id: str | None = None) -> bool:
+    return await describe_run(client.temporal, id, run_id) is None
 
 
 async def horizon(client: Client) -> float | None:

@@ -1,8 +1,8 @@
 """Verifies that a saga has begun before its newest run, as a field in the memo of the run claims.
 
 Any client may start a run with any memo. The engine writes the field where a workflow continues itself as a new run,
-which Temporal records, where a saga leaves its bulk workflow, and where `saga resume` starts it again, which are
-signed.
+or goes on after a reset, which Temporal records, where a saga leaves its bulk workflow, and where `saga resume` starts
+it again, which are signed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from temporalio.api.history.v1 import WorkflowExecutionStartedEventAttributes
 from temporalio.client import Client as Temporal
 
 from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_single_payload
-from saga_workers.temporal.run_history import start_of_run
+from saga_workers.temporal.run_history import events_of_run, start_of_run
 from saga_workers.temporal.run_times import PRECISION
 from saga_workers.temporal.signed_departures import departed_from
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
@@ -30,9 +30,11 @@ async def has_begun_before(temporal: Temporal, run: RunInfo, claimed: float, key
 
     Raises RPCError.
     """
-    started = await start_of_run(temporal, run.id, run.run_id)
+    started, at = await _start_and_time(temporal, run)
     if started is None:
         return True
+    if started.original_execution_run_id != run.run_id and at - PRECISION <= claimed:
+        return True  # a reset has made the run, and has copied its first event with its time
     if started.initiator != _BY_WORKFLOW or not started.continued_execution_run_id:
         return await _was_given_over(run, started, claimed, keys)
     first = await start_of_run(temporal, run.id, started.first_execution_run_id)
@@ -43,6 +45,15 @@ async def has_begun_before(temporal: Temporal, run: RunInfo, claimed: float, key
         return True
     is_within = described.run.start_time.timestamp() - PRECISION <= claimed
     return is_within or await departed_from(described.run, first, keys) is not None
+
+
+async def _start_and_time(
+    temporal: Temporal, run: RunInfo
+) -> tuple[WorkflowExecutionStartedEventAttributes | None, float]:
+    """The start of a run, and its time by the first event of its history; None if the history is deleted."""
+    async for event in events_of_run(temporal, run.id, run.run_id, page_size=1):
+        return event.workflow_execution_started_event_attributes, event.event_time.ToNanoseconds() / 1e9
+    return None, 0.0
 
 
 async def _was_given_over(
