@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _FIRST_POLL = 0.1
 _MAX_POLL = 1.0
-_SILENCE = 5.0
+_SILENCE = 3.0
+
+NEEDS_A_WORKER = "it has no effect unless a worker answers"
 
 
 def parse_deadline(timeout: str | None) -> float | None:
@@ -147,13 +149,24 @@ class TroublePrinter:
 
 
 @contextlib.asynccontextmanager
-async def noting_silence(what: str) -> AsyncIterator[None]:
-    """Say after a few seconds that there is no answer yet, which need not be due to the worker: the saga may just have
-    ended. A request waits up to 20 s.
+async def noting_silence(what: str, without_answer: str = NEEDS_A_WORKER) -> AsyncIterator[Callable[[str], None]]:
+    """Say after a few seconds that no worker has answered yet, and what becomes of the request without an answer.
+
+    Gives a function that replaces ``without_answer``, for a request of which that is found out on the way. A request
+    waits up to 20 s, or 30 s if its saga has to leave a bulk workflow: a worker that has just started answers after 10.
     """
-    notice = asyncio.get_running_loop().call_later(_SILENCE, warn, f"the {what} has no answer yet; waiting")
+    text = without_answer
+
+    def replace_text(other: str) -> None:
+        nonlocal text
+        text = other
+
+    def note() -> None:
+        warn(f"no worker has answered the {what} yet; waiting: {text}")
+
+    notice = asyncio.get_running_loop().call_later(_SILENCE, note)
     try:
-        yield
+        yield replace_text
     finally:
         notice.cancel()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from saga_workers import interventions
@@ -10,9 +11,16 @@ from saga_workers.location.locator import Locator
 _IN_FLIGHT = ("RUNNING", "COMPENSATING", "CONFIRMING")
 
 
-async def cancel(locator: Locator, saga_id: str, *, reason: str, who: str | None) -> dict[str, Any]:
-    """Raises like :func:`interventions.cancel`."""
-    result = await interventions.cancel(locator, saga_id, reason=reason, who=who)
+async def cancel(
+    locator: Locator,
+    saga_id: str,
+    *,
+    reason: str,
+    who: str | None,
+    without_answer: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Raises like :func:`interventions.cancel`, which also explains ``without_answer``."""
+    result = await interventions.cancel(locator, saga_id, reason=reason, who=who, without_answer=without_answer)
     return {"id": saga_id, "response": result.answer, "note": result.note}
 
 

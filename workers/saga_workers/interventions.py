@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -84,7 +84,14 @@ def _just_ended_error(saga_id: str) -> SagaJustEnded:
     return SagaJustEnded(f"{saga_id} has just ended", help=saga_command("show", saga_id))
 
 
-async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str | None = None) -> CancelResult:
+async def cancel(
+    locator: Locator,
+    saga_id: str,
+    *,
+    reason: str = "",
+    who: str | None = None,
+    without_answer: Callable[[str], None] = lambda text: None,
+) -> CancelResult:
     """Request the rollback of a running saga.
 
     A worker answers at once what the cancel means for the saga. If none answers, it is sent as Temporal's own cancel
@@ -92,7 +99,8 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
     changes nothing, also after the end to which the first has led. Raises RefusedError past the point of no return or
     if the saga has ended otherwise, UsageError if there is no such saga.
 
-    A saga of a bulk workflow leaves that first, here and below.
+    A saga of a bulk workflow leaves that first, here and below. ``without_answer`` gets the words for what becomes of
+    the cancel if no worker answers, before it is sent.
     """
     temporal = locator.temporal
     who = who or temporal.identity
@@ -112,6 +120,7 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
             raise _ended_error(view, SagaJustEnded if in_bulk else RefusedError)
         if not await count_pollers(temporal, described.run.task_queue):
             return await _request_cancel(locator, described, saga_id, reason, who)
+        without_answer(f"after {CANCEL_TIMEOUT:g} s it is recorded in Temporal, and the next worker takes it")
         try:
             answer = await _execute_update(temporal, described.run.id, "cancel", request, CANCEL_TIMEOUT)
         except NoAnswer:

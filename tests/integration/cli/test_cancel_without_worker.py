@@ -68,7 +68,8 @@ async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
     with short_timeouts(monkeypatch):
         waited = await cli.saga("cancel", id, "--wait", "--timeout", "1s")
     assert waited.code == 7, waited
-    assert "the cancel has no answer yet; waiting\n" in waited.err
+    told = "no worker has answered the cancel yet; waiting: after 1 s it is recorded in Temporal, and the next worker"
+    assert told in waited.err
     assert waited.err.count(f"waiting for {id}: no worker answers on the task queue") == 1
     worker.start()
     waited = await cli.saga("--json", "watch", id, "--timeout", "60s")
@@ -85,10 +86,15 @@ async def test_a_watch_after_a_pause_that_nobody_answers_says_so(
     with short_timeouts(monkeypatch):
         paused = await cli.saga("pause", id)
     assert paused.code == 1, paused
-    assert "the pause has no answer yet; waiting\n" in paused.err
+    assert "no worker has answered the pause yet; waiting: it has no effect unless a worker answers\n" in paused.err
     watched = await cli.saga("watch", id, "--timeout", "1s")
     assert watched.code == 7, watched
-    assert watched.err.count("the query has no answer yet; waiting\n") == 1
+    assert (
+        watched.err.count(
+            "no worker has answered the query yet; waiting: without an answer, what Temporal knows is shown\n"
+        )
+        == 1
+    )
     assert "incomplete: no worker answers on the task queue" in watched.out
 
 
@@ -138,7 +144,7 @@ async def test_a_decision_without_a_worker_is_reported_as_not_recorded(
         decided = await cli.saga("resolve", id, "approval", "retry", "--reason", "x")
         rehearsed = await cli.saga("resolve", id, "approval", "retry", "--reason", "x", "--dry-run")
     assert decided.code == 1, decided
-    assert "the decision has no answer yet; waiting\n" in decided.err
+    assert "no worker has answered the decision yet; waiting: it has no effect unless a worker answers\n" in decided.err
     assert "it is not recorded" in decided.err
     assert rehearsed.code == 1, rehearsed
     sent = await cli.saga("signal", id, "approve", "--as", "ada")

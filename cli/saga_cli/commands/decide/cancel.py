@@ -50,13 +50,16 @@ def cancel(
 
 def _one(saga_id: str, reason: str, by: str | None, wait: bool, timeout: str | None) -> int:
     from saga_cli.wait import noting_silence, parse_deadline, print_end, wait_for_saga
+    from saga_workers import intervention_answers
 
     parse_deadline(timeout)
 
     async def ask(locator: Locator, settings: Settings) -> SagaView | None:
         print_target(settings)
-        async with noting_silence("cancel"):
-            row = await _ask(locator, saga_id, reason, by)
+        async with noting_silence("cancel") as without_answer:
+            row = await intervention_answers.cancel(
+                locator, saga_id, reason=reason, who=by, without_answer=without_answer
+            )
         if not wait:
             print_document(row, human=lambda: echo(row_text(row)))
             return None

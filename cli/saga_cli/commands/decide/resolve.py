@@ -134,7 +134,7 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
         from saga_workers.interventions import preview_decision
 
         decision = {**fields, "who": fields["who"] or locator.temporal.identity}
-        async with noting_silence("question"):
+        async with noting_silence("question", "its effects are shown only if one answers"):
             await _check_answer(locator, settings, saga_id, decision)
             return await preview_decision(locator, saga_id, decision)
 

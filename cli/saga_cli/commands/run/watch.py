@@ -65,7 +65,11 @@ async def _follow(
         with _screen() as draw:
             while True:
                 remaining = None if end is None or view is None else max(0.0, end - time.monotonic())
-                asking = noting_silence("query") if view is None else contextlib.nullcontext()
+                asking = (
+                    noting_silence("query", "without an answer, what Temporal knows is shown")
+                    if view is None
+                    else contextlib.nullcontext()
+                )
                 try:
                     async with asyncio.timeout(remaining), asking:
                         view = await anext(views)
