@@ -137,8 +137,9 @@ def test_show_prints_one_harmless_line_for_each_line() -> None:
 def test_watch_prints_harmless_lines() -> None:
     with on_a_terminal() as terminal:
         from saga_cli.commands.run.watch import _ChangePrinter  # pyright: ignore[reportPrivateUsage]
+        from saga_cli.wait import TroublePrinter
 
-        _ChangePrinter()(hostile_view())
+        _ChangePrinter(TroublePrinter())(hostile_view())
         assert_harmless(terminal.getvalue())
         assert SAFE in terminal.getvalue()
 
