@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.hostile_inputs import HOSTILE, LINE, Stage, fresh
+from benchmarks.hostile_inputs import ALL, LINE, Stage, fresh
 
 WAYS = ("HTTP", "Kafka", "Temporal")
 
@@ -110,7 +110,7 @@ async def arriving(send: Callable[[int], Awaitable[Any]], at_once: int) -> Async
 
 
 async def measure_starts(stage: Stage, rounds: int, count: int, only: str | None) -> bool:
-    values = list(HOSTILE.values())
+    values = list(ALL.values())
     for value in values:
         fresh(value)
 

@@ -64,6 +64,7 @@ input:
       items: {type: object, properties: {sku: {type: string, pattern: "^([a-z]+-)*[0-9]+$"}, count: {default: 1}}}
     named: {type: object, additionalProperties: {enum: [a, b, c]}}
     rest: {type: array, contains: {const: x}, unevaluatedItems: {type: string, maxLength: 3}}
+    loops: {type: array, items: {type: integer}}
   $defs:
     twice:
       anyOf:
@@ -75,7 +76,10 @@ input:
         - {type: array, items: {$ref: "#/$defs/node"}}
         - {type: object, additionalProperties: {$ref: "#/$defs/node"}}
 steps:
-  - {id: say, uses: say, with: {text: "${{ input.id }}"}, effect: none}
+  - id: say
+    uses: say
+    with: {text: "${{ string(default(input.loops, []).all(a, input.loops.all(b, a + b >= 0))) }}"}
+    effect: none
 """
 
 
@@ -97,6 +101,11 @@ HOSTILE: Mapping[str, Any] = {
     "one long text": {"rows": [{"sku": "a-" * 480_000}]},
 }
 """Inputs that the schema refuses, or that take too long to check; about one megabyte at most."""
+
+ACCEPTED: Mapping[str, Any] = {"a loop in a loop": {"loops": list(range(300))}}
+"""Valid inputs whose sagas take nearly as much as expressions may."""
+
+ALL = {**HOSTILE, **ACCEPTED}
 
 
 def make_project(folder: Path) -> None:
@@ -172,14 +181,14 @@ class Document:
 def fresh(value: Mapping[str, Any]) -> Document:
     """The input with another id each time."""
     id = f"b-{uuid.uuid4().hex}"
-    name = next((name for name, hostile in HOSTILE.items() if hostile is value), None)
+    name = next((name for name, hostile in ALL.items() if hostile is value), None)
     rest = _rest(value) if name is None else _rest_of_hostile(name)
     return Document(id, b'{"id":"%s"%s' % (id.encode(), b"," + rest if rest != b"}" else rest))
 
 
 @cache
 def _rest_of_hostile(name: str) -> bytes:
-    return _rest(HOSTILE[name])
+    return _rest(ALL[name])
 
 
 def _rest(value: Mapping[str, Any]) -> bytes:

@@ -16,15 +16,19 @@ from temporalio.api.command.v1 import (
     ContinueAsNewWorkflowExecutionCommandAttributes,
     ModifyWorkflowPropertiesCommandAttributes,
     ProtocolMessageCommandAttributes,
+    ScheduleActivityTaskCommandAttributes,
     UpsertWorkflowSearchAttributesCommandAttributes,
 )
 from temporalio.api.common.v1 import Memo, Payload, Payloads, WorkflowExecution, WorkflowType
 from temporalio.api.enums.v1 import CommandType, TaskQueueKind, UpdateWorkflowExecutionLifecycleStage
+from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes
 from temporalio.api.protocol.v1 import Message
 from temporalio.api.taskqueue.v1 import StickyExecutionAttributes, TaskQueue
 from temporalio.api.update.v1 import Acceptance, Input, Meta, Outcome, Request, Response, WaitPolicy
 from temporalio.api.workflowservice.v1 import (
+    PollActivityTaskQueueRequest,
     PollWorkflowTaskQueueRequest,
+    RespondActivityTaskCompletedRequest,
     RespondWorkflowTaskCompletedRequest,
     StartWorkflowExecutionRequest,
     UpdateWorkflowExecutionRequest,
@@ -84,9 +88,9 @@ class KeptRun:
         self._temporal, self._id = temporal, id
         self._own = TaskQueue(name=f"kept-{uuid.uuid4()}", kind=TaskQueueKind.TASK_QUEUE_KIND_STICKY, normal_name=queue)
 
-    async def complete_first_task(self, started: Any) -> None:
+    async def complete_first_task(self, started: Any, commands: Sequence[Command] = ()) -> None:
         """Complete the task that came with an eager start, and keep the run."""
-        await self._complete(started.eager_workflow_task.task_token)
+        await self._complete(started.eager_workflow_task.task_token, commands=commands)
 
     async def complete_update(self, name: str, values: Sequence[Payload]) -> None:
         """Send an update to the run, and complete it with these values, of which a worker gives one."""
@@ -118,7 +122,9 @@ class KeptRun:
         )
         await self._temporal.workflow_service.update_workflow_execution(update)
 
-    async def _complete(self, token: bytes, messages: Sequence[Message] = ()) -> None:
+    async def _complete(
+        self, token: bytes, messages: Sequence[Message] = (), *, commands: Sequence[Command] = ()
+    ) -> None:
         assert token, "Temporal has sent no task"
         sticky = StickyExecutionAttributes(worker_task_queue=self._own)
         sticky.schedule_to_start_timeout.FromSeconds(3600)
@@ -127,7 +133,7 @@ class KeptRun:
                 task_token=token,
                 namespace=self._temporal.namespace,
                 identity="stranger",
-                commands=[_send(message) for message in messages],
+                commands=[*commands, *(_send(message) for message in messages)],
                 messages=messages,
                 sticky_attributes=sticky,
             )
@@ -167,6 +173,36 @@ def upsert_memo(name: str, value: Any) -> Command:
     return Command(
         command_type=CommandType.COMMAND_TYPE_MODIFY_WORKFLOW_PROPERTIES,
         modify_workflow_properties_command_attributes=ModifyWorkflowPropertiesCommandAttributes(upserted_memo=memo),
+    )
+
+
+def call_again(call: ActivityTaskScheduledEventAttributes, queue: str) -> Command:
+    """The command of a run that repeats a call of another history on this task queue."""
+    attributes = ScheduleActivityTaskCommandAttributes(
+        activity_id="again",
+        activity_type=call.activity_type,
+        task_queue=TaskQueue(name=queue),
+        header=call.header,
+        input=call.input,
+    )
+    attributes.start_to_close_timeout.FromSeconds(60)
+    return Command(
+        command_type=CommandType.COMMAND_TYPE_SCHEDULE_ACTIVITY_TASK,
+        schedule_activity_task_command_attributes=attributes,
+    )
+
+
+async def answer_call(temporal: Temporal, queue: str, answer: Payloads) -> None:
+    """Take the next call of this task queue, and complete it with this answer."""
+    request = PollActivityTaskQueueRequest(
+        namespace=temporal.namespace, task_queue=TaskQueue(name=queue), identity="stranger"
+    )
+    task = await temporal.workflow_service.poll_activity_task_queue(request)
+    assert task.task_token, "Temporal has sent no call"
+    await temporal.workflow_service.respond_activity_task_completed(
+        RespondActivityTaskCompletedRequest(
+            task_token=task.task_token, namespace=temporal.namespace, identity="stranger", result=answer
+        )
     )
 
 

@@ -11,8 +11,10 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
 from saga_workers.client import Client
+from saga_workers.location.accepted_undos import is_accepted_undo
 from saga_workers.temporal.temporal_client import start_headers
-from sagas.protocol.payloads import OWNER_HEADER, UNDO_SUFFIX
+from saga_workers.temporal.temporal_runs import describe_run
+from sagas.protocol.payloads import LOAD_ACTIVITY, OWNER_HEADER, UNDO_SUFFIX
 from sagas.protocol.signed_content import message_content
 from tests.helpers import eager_start
 from tests.helpers.eager_start import json_payload
@@ -121,6 +123,36 @@ async def test_what_an_undo_has_left_that_was_terminated_is_undone(shop: Shop, c
     assert await closed(client, id, run_id) is WorkflowExecutionStatus.FAILED
     assert await reason(client, id) == REASON
     assert shop.said == ["debit", "credit", "withdraw", "withdraw", "refund"], "by the same keys"
+
+
+async def test_the_answer_to_an_earlier_undo_is_none_to_a_later_run(shop: Shop, client: Client) -> None:
+    """A stranger repeats the signed call of `saga.load` and its signed answer, which anybody reads in the history."""
+    id = await completed(client, f"undone-{uuid.uuid4()}")
+    await client.undo(id, reason="a test", who="anna")
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    undo_id, keys = id + UNDO_SUFFIX, shop.project.settings.signing_keys()
+    handle = client.temporal.get_workflow_handle(undo_id)
+    undo = await handle.describe()
+    calls = {
+        event.event_id: event.activity_task_scheduled_event_attributes
+        async for event in handle.fetch_history_events()
+        if event.activity_task_scheduled_event_attributes.activity_type.name == LOAD_ACTIVITY
+    }
+    [(call, answer)] = [
+        (calls[end.scheduled_event_id], end.result)
+        async for event in handle.fetch_history_events()
+        if (end := event.activity_task_completed_event_attributes).scheduled_event_id in calls
+    ]
+    queue, theirs = shop.project.settings.temporal.task_queue, f"stranger-{uuid.uuid4()}"
+    started = await eager_start.start(client.temporal, "moving", undo_id, queue, json_payload({}), {}, eager=True)
+    kept = eager_start.KeptRun(client.temporal, undo_id, queue)
+    await kept.complete_first_task(started, [eager_start.call_again(call, theirs)])
+    await eager_start.answer_call(client.temporal, theirs, answer)
+    for run_id, counts in ((undo.run_id, True), (started.run_id, False)):
+        described = await describe_run(client.temporal, undo_id, run_id)
+        assert described is not None
+        assert await is_accepted_undo(client.temporal, described.run, keys) is counts
+    await client.temporal.get_workflow_handle(undo_id).terminate()
 
 
 @pytest.mark.parametrize("how", ["later", "closed", "kept"])

@@ -37,11 +37,13 @@ async def test_its_open_effects_are_found(
         await forge_undo(client, id, how, "order")
         lost = await find_lost(client.locator, client.project.settings, id, suspects=[id])
         queue = client.project.settings.temporal.task_queue
-        traces = DatabaseTraces(lost=lost)
+        all_traces = (DatabaseTraces(lost=lost), DatabaseTraces())  # the latter as of a project without connections
 
         async def is_listed() -> bool:
             criteria = SagaFilter(task_queue=queue)
-            return id in {row.id async for row in list_stuck(client.locator, criteria, limit=9, databases=traces)}
+            lists = [list_stuck(client.locator, criteria, limit=9, databases=traces) for traces in all_traces]
+            ids = [{row.id async for row in rows} for rows in lists]
+            return all(id in listed for listed in ids)
 
         await until(is_listed)
         location = await client.locator.locate(id)
