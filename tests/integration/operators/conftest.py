@@ -35,7 +35,7 @@ from tests.integration.operators.scraped_stack import choose_endpoints, lose_a_l
 from tests.integration.operators.states import IN_ORDER, STATES, USED_AGAIN, alert
 from tests.integration.operators.troubled_project import Printed, Stack, running_stack
 
-OF_NO_ENDPOINT = ("SagaNoWorker", "SagaNoRelay", "SagaNoTrigger")
+OF_NO_ENDPOINT = ("SagaNoWorker", "SagaNoRelay")
 """Alerts that fire while nothing is scraped."""
 
 EXPECTED = (

@@ -7,10 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
+from prometheus_client.registry import Collector
+from sqlalchemy.ext.asyncio import AsyncEngine
+
 from saga_activities.connections import open_engine
 from saga_activities.guard.schema import create_tables
 from saga_workers.runtime.health import health_server
-from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.worker.reader_gauges import ReaderGauges
 from sagas import Message, consumer
 from sagas.actions.events import Event
 from tests.helpers.alert_watch import Watch, Watched, watching
@@ -31,8 +34,9 @@ EXPECTED = (
     "SagaReaderUndecided",
     "SagaReaderStopped",
     "SagaTriggerBehind",
+    "SagaTopicUnread",
 )
-PROCESSES = ("relay", "relay_of_copy", "trigger", "crashing", "undecided", "stopped")
+PROCESSES = ("relay", "relay_of_copy", "trigger", "crashing", "undecided", "stopped", "worker")
 
 ORDER = """
     saga: {saga}
@@ -63,6 +67,8 @@ async def watch_messaging(folder: Path, temporal: str, databases: DatabaseServer
             for name, make in (("crashing", crash_loop), ("undecided", position_lost), ("stopped", topic_gone)):
                 metrics = await states.enter_async_context(make(await Readers.make(new_folder(folder, name), broker)))
                 await states.enter_async_context(served(metrics, addresses[name]))
+            unread = await Readers.make(new_folder(folder, "unread"), broker)  # by none of these triggers
+            await states.enter_async_context(served(ReaderGauges(unread.project, no_outbox), addresses["worker"]))
             held = await Readers.make(new_folder(folder, "held"), broker)
             await emit(held.topic)
             await states.enter_async_context(held_back(held))
@@ -84,8 +90,12 @@ def new_folder(folder: Path, name: str) -> Path:
     return made
 
 
+def no_outbox() -> AsyncEngine:
+    raise AssertionError("the project has no listener for replies")
+
+
 @contextlib.asynccontextmanager
-async def served(metrics: TriggerMetrics, address: str) -> AsyncIterator[None]:
+async def served(metrics: Collector, address: str) -> AsyncIterator[None]:
     async def ready() -> None:
         return None
 

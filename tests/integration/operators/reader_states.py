@@ -307,9 +307,10 @@ async def goes_on(metrics: TriggerMetrics) -> None:
 
 READERS, TOPICS = "kafka triggers", "kafka topics"
 STOPPED = ("saga_trigger_stopped", "SagaReaderStopped")
+UNREAD = ("saga_trigger_expected", "SagaTopicUnread")
 
 READER_STATES = (
-    ReaderState("no process reads a topic", unread, READERS, "no process reads them", None, "SagaNoTrigger"),
+    ReaderState("no process reads a topic", unread, READERS, "no process reads them", *UNREAD),
     ReaderState(
         "a reader has lost its position, or has another name or prefix",
         position_lost,
@@ -318,13 +319,9 @@ READER_STATES = (
         "saga_trigger_undecided",
         "SagaReaderUndecided",
     ),
-    ReaderState(
-        "a topic was created again", created_again, READERS, "was deleted and created again", None, "SagaNoTrigger"
-    ),
-    ReaderState("a partition was truncated", truncated, READERS, "it was truncated", None, "SagaNoTrigger"),
-    ReaderState(
-        "retention has overtaken a reader", overtaken, READERS, "deleted before book had read", None, "SagaNoTrigger"
-    ),
+    ReaderState("a topic was created again", created_again, READERS, "was deleted and created again", *UNREAD),
+    ReaderState("a partition was truncated", truncated, READERS, "it was truncated", *UNREAD),
+    ReaderState("retention has overtaken a reader", overtaken, READERS, "deleted before book had read", *UNREAD),
     ReaderState(
         "a record ends the process of its reader",
         crash_loop,
@@ -338,8 +335,7 @@ READER_STATES = (
         unread,
         READERS,
         "wait for the listener for replies, and no process reads them",
-        None,
-        "SagaNoTrigger",
+        *UNREAD,
         replies=True,
     ),
     ReaderState(

@@ -10,14 +10,16 @@ from typing import Any, cast
 import pytest
 from ruamel.yaml import YAML
 
+from saga_activities.connections import DatabaseConnections
 from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.worker.reader_gauges import ReaderGauges
 from sagas.settings import SqlConnection
 from tests.helpers.kafka_broker import Broker, BrokerProcess
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until, until_in_thread
 from tests.integration.messaging.kafka.secured_broker import SASL, login
 from tests.integration.messaging.trigger.trigger_environment import count
-from tests.integration.operators.reader_states import READER_STATES, Readers, ReaderState
+from tests.integration.operators.reader_states import READER_STATES, UNREAD, Readers, ReaderState
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/how-to/find-stuck.md").read_text(encoding="utf-8")
@@ -61,8 +63,21 @@ async def test_doctor_and_an_alert_show_it(
         if metrics is not None and (metric := state.metric) is not None:
             assert metric in ALERTS[state.alert]
             await until_in_thread(lambda: count(metrics, metric) > 0)
+        if state.metric == UNREAD[0]:
+            assert (readers.group, readers.topic) in await expected_readers(readers)
         for command in COMMAND.findall(result.help or ""):
             await readers.follow(command)
+
+
+async def expected_readers(readers: Readers) -> set[tuple[str, str]]:
+    """The groups and topics that a worker of the project tells to be read."""
+    settings = readers.project.settings
+    databases = DatabaseConnections(settings.sql_connections())
+    gauges = ReaderGauges(readers.project, lambda: databases.engine("shop"))
+    await gauges.refresh()
+    await databases.close()
+    [metric] = gauges.collect()
+    return {(sample.labels["group"], sample.labels["topic"]) for sample in metric.samples}
 
 
 @pytest.mark.parametrize("replies", [False, True])

@@ -24,7 +24,9 @@ from saga_workers.worker.lock_gauges import LockGauges
 from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.poller_gauges import PollerGauges
 from saga_workers.worker.prepared_gauges import PreparedGauges
+from saga_workers.worker.reader_gauges import ReaderGauges
 from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
+from sagas.project import Project
 from sagas.settings import Settings
 from tests.helpers.alert_watch import DASHBOARDS, Panel, panels_of
 from tests.helpers.prometheus_server import ALERTS, alert_rules
@@ -50,6 +52,7 @@ def known() -> dict[str, Metric]:
     enqueued = EnqueuedMetrics({"shop": EnqueuedTable(create_async_engine("sqlite+aiosqlite://"))})
     gauges = (SagaGauges(client, dict), OpenEffects(client, Settings(root=ROOT)))
     gauges = (*gauges, LockGauges("shop", engine), PollerGauges(client, dict, "sagas"), PreparedGauges(dict))
+    gauges = (*gauges, ReaderGauges(Project(Settings(root=ROOT)), lambda: engine))
     registry = CollectorRegistry()
     requests_counter(registry)
     for collector in (WorkerMetrics(), *gauges, RelayMetrics(), OutboxGauges([]), TriggerMetrics(), enqueued, registry):
@@ -58,14 +61,12 @@ def known() -> dict[str, Metric]:
     return collected
 
 
-def test_the_rules_of_a_process_can_be_left_out_together() -> None:
+def test_the_rules_of_the_relay_can_be_left_out_together() -> None:
     """An alert about a missing process is in a group with the alerts that only it gives values, and with no others."""
-    processes = {"saga-relay": (RelayMetrics(), OutboxGauges([])), "saga-readers": (TriggerMetrics(),)}
     groups = {group["name"]: group["rules"] for group in YAML(typ="safe").load(ALERTS)["groups"]}
-    for name, collectors in processes.items():
-        own = {metric.name for collector in collectors for metric in collector.collect()}
-        asked = {word for rule in groups.pop(name) for word in re.findall(r"\bsaga_\w+", rule["expr"])}
-        assert {word.removesuffix("_total") for word in asked} <= own, name
+    own = {metric.name for collector in (RelayMetrics(), OutboxGauges([])) for metric in collector.collect()}
+    asked = {word for rule in groups.pop("saga-relay") for word in re.findall(r"\bsaga_\w+", rule["expr"])}
+    assert {word.removesuffix("_total") for word in asked} <= own
     absent = [rule["alert"] for rules in groups.values() for rule in rules if "absent(" in rule["expr"]]
     assert absent == ["SagaNoWorker"]
 
@@ -138,6 +139,8 @@ tests:
       - {{series: 'saga_relay_lso_lag{{connection="shop", topic="orders"}}', values: '3x7 0 3x40'}}
       - {{series: 'saga_trigger_stopped{{group="g", topic="orders"}}', values: '1x6 0 1x40'}}
       - {{series: 'saga_trigger_lag{{group="g", topic="orders", partition="0"}}', values: '9x30 0 9x80'}}
+      - {{series: 'saga_trigger_expected{{group="g", topic="orders", job="worker"}}', values: '1x80'}}
+      - {{series: 'saga_trigger_expected{{group="h", topic="orders", job="worker"}}', values: '1x80'}}
     alert_rule_test:
       - {{eval_time: 100s, alertname: SagaReadersHeldBack}}
       - {{eval_time: 4m, alertname: SagaReadersHeldBack}}
@@ -153,6 +156,13 @@ tests:
           - {{labels: '{{alertname="SagaReadersHeldBack"}}', value: 1}}
           - {{labels: '{{alertname="SagaNoWorker"}}', value: 1}}
           - {{labels: '{{alertname="SagaNoRelay"}}', value: 1}}
+          - {{labels: '{{alertname="SagaTopicUnread"}}', value: 1}}
+      - expr: 'ALERTS{{alertname="SagaTopicUnread"}}'
+        eval_time: 6m
+        exp_samples:
+          - labels: >-
+              ALERTS{{alertname="SagaTopicUnread", alertstate="firing", group="h", topic="orders", severity="critical"}}
+            value: 1
       - expr: 'count by (alertname) (ALERTS{{alertstate="firing", alertname="SagaTriggerBehind"}})'
         eval_time: 19m
         exp_samples: [{{labels: '{{alertname="SagaTriggerBehind"}}', value: 1}}]

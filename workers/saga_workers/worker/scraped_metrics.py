@@ -20,6 +20,7 @@ from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.poller_gauges import PollerGauges
 from saga_workers.worker.prepared_gauges import PreparedGauges
+from saga_workers.worker.reader_gauges import ReaderGauges
 from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
 from sagas.project import Project
 from sagas.settings import SqlConnection
@@ -57,8 +58,10 @@ async def scraped_metrics(
     )
     pollers = PollerGauges(client, lambda: project.definitions, settings.temporal.task_queue)
     effects = OpenEffects(client, settings)
-    gauges: list[SagaGauges | PollerGauges | EnqueuedMetrics | LockGauges | PreparedGauges] = [sagas, pollers, enqueued]
     databases = DatabaseConnections(settings.sql_connections(), pool_size=1)
+    readers = ReaderGauges(project, lambda: databases.engine(settings.kafka.outbox or ""))
+    gauges: list[SagaGauges | PollerGauges | EnqueuedMetrics | LockGauges | PreparedGauges | ReaderGauges]
+    gauges = [sagas, pollers, enqueued, readers]
 
     def prepared() -> dict[str, tuple[SqlConnection, AsyncEngine]]:
         names = sorted(two_phase_connections(project.definitions))
