@@ -23,6 +23,7 @@ from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import UNDO_SUFFIX, encode_call
 from sagas.workflow.any_worker import for_any_worker
+from sagas.workflow.awaited_replies import AwaitedReply, ReplyObserver, unobserved
 from sagas.workflow.callbacks import Callbacks, Ended, awaits_callback
 from sagas.workflow.failures import attempts_made, is_final_failure
 from sagas.workflow.limits import to_payload
@@ -69,6 +70,7 @@ class ActivityCalls:
     def __init__(self, context: CommandContext) -> None:
         self.origin = OriginSender()
         self.callbacks = Callbacks()
+        self.reply_observer: ReplyObserver = unobserved
         self._context = context
         self._running: dict[str, workflow.ActivityHandle[Any]] = {}
         self._cancelled: set[str] = set()
@@ -83,8 +85,8 @@ class ActivityCalls:
         self._context.tasks.start(call.id, self._run(call))
 
     async def _run(self, call: Call) -> None:
-        if awaits_callback(call):
-            ended = await self.callbacks.perform(call, self._send, lambda: call.id in self._cancelled)
+        if awaits_callback(call) or call.action == REQUEST:
+            ended = await self._await_reply(call)
         else:
             ended = await self._send(call)
         self._cancelled.discard(call.id)
@@ -92,6 +94,17 @@ class ActivityCalls:
             self._context.tasks.discard(call.id)
         else:
             self._end(call.id, *ended)
+
+    async def _await_reply(self, call: Call) -> Ended | None:
+        """Perform a call that another process answers. None: the next run goes on."""
+        awaited = AwaitedReply(call, self.callbacks.accepted_at(call.key) or workflow.time())
+        with self.reply_observer(awaited):
+            if awaits_callback(call):
+                ended = await self.callbacks.perform(call, self._send, lambda: call.id in self._cancelled)
+            else:
+                ended = await self._send(call)
+            awaited.outcome = None if ended is None else ended[0]
+        return ended
 
     def cancel(self, id: str) -> None:
         """Cancel a call, or do not start it at all; its end is still reported."""

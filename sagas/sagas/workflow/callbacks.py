@@ -191,6 +191,11 @@ class Callbacks:
 
     # --- requests -----------------------------------------------------------------------------------------------
 
+    def accepted_at(self, key: str) -> float | None:
+        """When the request was accepted whose callback is waited for, in seconds since the epoch."""
+        request = self._requests.get(key)
+        return None if request is None else request.accepted_at
+
     async def perform(self, call: Call, send: SendCall, is_cancelled: Callable[[], bool]) -> Ended | None:
         """Send the request, unless it has been accepted, and wait for its callback. None: the next run goes on."""
         try:

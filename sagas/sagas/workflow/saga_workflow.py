@@ -47,6 +47,7 @@ from sagas.protocol.payloads import (
 from sagas.protocol.signed_content import outcome_message
 from sagas.workflow import history_drain
 from sagas.workflow.activity_calls import ActivityCalls
+from sagas.workflow.awaited_replies import ReplyObserver
 from sagas.workflow.failures import SagaApplicationError, closing_error, refused_error
 from sagas.workflow.history_drain import HistoryDrain
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
@@ -362,6 +363,10 @@ class SagaWorkflow(SagaMessages):
     def machine(self) -> Machine | None:
         """The machine of the saga; None before the start."""
         return self._machine
+
+    def observe_replies(self, observer: ReplyObserver) -> None:
+        """Let the worker see the calls that wait for a reply or a callback."""
+        self._activity_calls.reply_observer = observer
 
     @property
     def ended(self) -> Finish | None:

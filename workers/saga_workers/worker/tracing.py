@@ -1,4 +1,5 @@
-"""OpenTelemetry spans: one per saga, with one child per attempt of a step.
+"""OpenTelemetry spans: one per saga, with one child per attempt of a step. The attempts of a call that waits for a
+reply, or a callback, are children of a span that lasts as long as the wait.
 
 A saga outlives every process, so the worker that sees its end creates its span. The ids are derived from the run (or
 taken from the starter's trace), so attempts on any worker can name it as their parent long before.
@@ -35,6 +36,7 @@ from temporalio.exceptions import FailureError
 from saga_activities.attempt_context import ObservedAttempt, ObservedChunk
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.settings.masking import mask
+from sagas.workflow.awaited_replies import AwaitedReply
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
 from sagas.workflow.run_trust import KeyMissing
 from sagas.workflow.saga_workflow import SagaWorkflow
@@ -48,7 +50,7 @@ _FLUSH_TIMEOUT_MS = 5000
 
 @dataclass(frozen=True, slots=True)
 class SagaSpanContext:
-    """The ids of a saga's span, and ``caller``, the trace context of its starter."""
+    """The ids of the span of a saga, or of one of its calls, and ``caller``, the trace context of its starter."""
 
     trace_id: int
     span_id: int
@@ -80,26 +82,28 @@ class Tracing:
         decision = self._provider.sampler.should_sample(None, trace_id, f"saga {saga}").decision
         return SagaSpanContext(trace_id, span_id, decision.is_sampled(), {})
 
-    def record_saga(
+    def record_ended(
         self,
         span_context: SagaSpanContext,
-        saga: str,
+        name: str,
         attributes: Mapping[str, Any],
         *,
         started_at: float,
         ended_at: float,
-        failed: bool,
+        error: str | None,
     ) -> None:
-        """Create the span of a saga that has ended. Times are seconds since the epoch."""
+        """Create the span of a saga, or of a call, that has ended. Times are seconds since the epoch. ``error``: the
+        message of a failure, or None.
+        """
         with _force_ids((span_context.trace_id, span_context.span_id)):
             span = self._tracer.start_span(
-                f"saga {saga}",
+                name,
                 context=_W3C.extract(span_context.caller, Context()),
                 attributes=dict(attributes),
                 start_time=int(started_at * 1e9),
             )
-        if failed:
-            span.set_status(Status(StatusCode.ERROR))
+        if error is not None:
+            span.set_status(Status(StatusCode.ERROR, mask(error)))
         span.end(end_time=int(ended_at * 1e9))
 
     @contextmanager
@@ -244,6 +248,7 @@ class _WorkflowInbound(worker.WorkflowInboundInterceptor):
         self.span_context = get_tracing().saga_span_context(
             info.workflow_type, info.first_execution_run_id, _read_header(input.headers)
         )
+        saga.observe_replies(_ReplyTracing(get_tracing(), self.span_context))
         try:
             result = await super().execute_workflow(input)
         except FailureError:
@@ -268,9 +273,54 @@ def _record_end(tracing: Tracing, span_context: SagaSpanContext, saga: SagaWorkf
     if finish is not None and finish.reason is not None:
         attributes["saga.reason"] = finish.reason.get("kind") or ""
     bad = finish is None or finish.state == "RESIDUE"
-    tracing.record_saga(
-        span_context, info.workflow_type, attributes, started_at=began, ended_at=workflow.time(), failed=bad
+    tracing.record_ended(
+        span_context,
+        f"saga {info.workflow_type}",
+        attributes,
+        started_at=began,
+        ended_at=workflow.time(),
+        error="" if bad else None,
     )
+
+
+_reply_span: ContextVar[SagaSpanContext | None] = ContextVar("saga_reply_span", default=None)
+"""The span of the call that the current task waits for; the attempts that it starts are its children."""
+
+
+class _ReplyTracing:
+    """Records a span for each call of a run that waits for a reply or a callback, when it has ended."""
+
+    def __init__(self, tracing: Tracing, saga_span: SagaSpanContext) -> None:
+        self._tracing, self._saga_span = tracing, saga_span
+
+    @contextmanager
+    def __call__(self, awaited: AwaitedReply) -> Iterator[None]:
+        call, above, info = awaited.call, self._saga_span, workflow.info()
+        # The same in each run of the chain, of which the last one records the span.
+        name = f"reply {info.first_execution_run_id} {call.op} {call.key} {call.earlier_attempts}"
+        span_context = SagaSpanContext(above.trace_id, _derived_id(name, 8), above.sampled, above.carrier)
+        _reply_span.set(span_context)
+        yield
+        _reply_span.set(None)  # what follows from the outcome starts in this task
+        outcome = awaited.outcome
+        if outcome is None or workflow.unsafe.is_replaying():
+            return
+        attributes = {
+            "saga.id": info.workflow_id.removesuffix(UNDO_SUFFIX),
+            "saga.name": info.workflow_type,
+            "saga.step.id": call.entry,
+            "saga.step.op": call.op,
+            "saga.outcome": outcome.kind,
+        }
+        failure = outcome.failure.message if outcome.failure is not None else ""
+        self._tracing.record_ended(
+            span_context,
+            f"await {call.op} {call.step}",
+            attributes,
+            started_at=awaited.began_at,
+            ended_at=workflow.time(),
+            error=None if outcome.kind in ("done", "rejected") else failure,
+        )
 
 
 class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
@@ -279,7 +329,8 @@ class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
         self._root = root
 
     def _carrier(self) -> Carrier:
-        return self._root.span_context.carrier if self._root.span_context is not None else {}
+        span_context = _reply_span.get() or self._root.span_context
+        return span_context.carrier if span_context is not None else {}
 
     def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[Any]:
         input.headers = _with_header(input.headers, self._carrier())
