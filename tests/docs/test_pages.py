@@ -24,6 +24,7 @@ PAGES = sorted(
 )
 GENERATED = {ROOT / "docs/reference" / name for name in ("cli.md", "diagnostics.md")}
 HAND_WRITTEN = [page for page in PAGES if page not in GENERATED]
+HOW_TO = [ROOT / "docs/tutorial.md", *(page for page in PAGES if "how-to" in page.parts)]
 MAX_LINE_LENGTH = 120
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TEST_FILE = re.compile(r"`((?:tests/[\w/]+/)?test_\w+\.py)`")
@@ -54,6 +55,13 @@ def test_links_resolve(page: Path) -> None:
         assert target.exists(), f"{page.name} links to {link}"
         if anchor and target.suffix == ".md":
             assert anchor in anchors(target), f"{page.name} links to {link}: no such heading"
+
+
+@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: str(page.relative_to(ROOT)))
+def test_how_to_pages_end_with_the_version_that_they_were_tried_with(page: Path) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    last = page.read_text(encoding="utf-8").splitlines()[-1]
+    assert re.fullmatch(rf"Tried with version {re.escape(version)}([, ].*)?\.", last), last
 
 
 def test_tests_that_pages_name_exist() -> None:
