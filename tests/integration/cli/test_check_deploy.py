@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from saga_activities.connections import open_engine
 from saga_workers.client import Client
 from saga_workers.deploy.deploy_check import DeployCheck, check_deploy
 from saga_workers.runtime.databases import set_up_database
@@ -19,6 +19,7 @@ from sagas.machine import calls
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.new_databases import new_url
 from tests.helpers.processes import TemporalServer
 from tests.helpers.run_changes import reset_run
 from tests.helpers.waiting import until
@@ -113,6 +114,7 @@ notify:
 steps:
   - {id: book, uses: work, compensate: unwork}
   - {id: wait, uses: wait, with: {signal: go}}
+  - {id: hold, uses: work, confirm: unwork, compensate: unwork, idempotent: false, probe: {uses: reserve}}
   - {id: child, uses: saga, with: {name: "${{ steps.book.result.mode == 'ok' ? 'ask' : 'small' }}", input: {}}}
 """
 SMALL = """
@@ -139,7 +141,12 @@ async def test_nested_sagas_and_notifications(temporal: TemporalServer, tmp_path
             return {problem.what for problem in checked.problems if problem.saga == "later"}
 
         assert await problems() == set()
-        assert "0, notify: there is no action unwork" in await problems(Actions([]))
+        assert await problems(Actions([])) >= {
+            "0, notify: there is no action unwork",
+            "hold, confirm: there is no action unwork",
+            "hold, compensate: there is no action unwork",
+            "hold, probe: there is no action reserve",
+        }
         (folder / "small.saga.yaml").write_text(SMALL.replace("additionalProperties: false", "required: [n]"))
         assert await problems() == {"child, do: the saga small does not take its input: input needs `n`"}
         (folder / "small.saga.yaml").unlink()
@@ -158,38 +165,65 @@ steps:
 """
 
 
-async def test_statements(temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("sqlite", "SQLite cannot prepare it: no such column: free"),
+        ("postgresql", 'column "free" does not exist'),
+        ("mariadb", "Unknown column 'free'"),
+    ],
+)
+async def test_statements(
+    temporal: TemporalServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    kind: str,
+    why: str,
+) -> None:
     write_project(tmp_path / "project", temporal)
     folder = tmp_path / "project"
     (folder / "stock.saga.yaml").write_text(STOCK)
-    file = folder / "shop.db"
+    url = await new_url(kind, request, folder)
     with (folder / "saga.toml").open("a") as settings:
-        settings.write(f'[connections.shop]\nurl = "sqlite:///{file}"\n')
+        settings.write(f'[connections.shop]\nurl = "{url}"\n')
     project = Project(load_settings(config=str(folder / "saga.toml")))
     await set_up_database(project.settings.sql_connection("shop"))
-    with closing(sqlite3.connect(file)) as shop:
-        shop.executescript("create table stock (free int); insert into stock values (1)")
+    engine = open_engine("shop", url, 1)
+
+    async def sql(statement: str) -> list[Any]:
+        async with engine.begin() as shop:
+            result = await shop.execute(text(statement))
+            return list(result.all()) if result.returns_rows else []
+
+    await sql("create table stock (free int)")
+    await sql("insert into stock values (1)")
     async with running_worker(project) as client:
         stock = (await client.start("stock", {})).id
         await until(lambda: _waits(client, stock))
     cli = CommandLine(folder, capsys, client)
     good = await cli.saga("check-deploy")
     assert (good.code, good.err) == (0, "")
-    with closing(sqlite3.connect(file)) as shop:
-        shop.executescript("alter table stock rename column free to available")
+    await sql("alter table stock rename column free to available")
     bad = await cli.saga("check-deploy")
-    what = "take, compensate: its statement on shop: SQLite cannot prepare it: no such column: free"
     assert bad.code == 8
-    assert f"✖ stock: {what}; {stock}\n" in bad.out
+    assert "✖ stock: take, compensate: its statement on shop: " in bad.out
+    assert why in " ".join(bad.out.split())
     assert bad.out.splitlines()[-2:] == [
         "  → keep the earlier tables and columns beside the new ones until no saga needs them any more; old",
         "    workers do not help, because they have the same database",
     ]
     document = await cli.saga("--json", "check-deploy")
-    told = {"kind": "statement", "saga": "stock", "what": what, "ids": [stock], "count": 1}
-    assert (document.json["problems"], document.json["unchecked"]) == ([told], [])
-    with closing(sqlite3.connect(file)) as shop:
-        assert shop.execute("select available from stock").fetchall() == [(0,)]
+    [problem] = document.json["problems"]
+    assert problem.pop("what").startswith("take, compensate: its statement on shop: ")
+    assert problem == {"kind": "statement", "saga": "stock", "ids": [stock], "count": 1}
+    assert document.json["unchecked"] == []
+    assert await sql("select available from stock") == [(0,)]
+    await engine.dispose()
+    queue = project.settings.temporal.task_queue
+    toml = (folder / "saga.toml").read_text()
+    (folder / "saga.toml").write_text(toml.replace(queue, f"{queue}-2"))
+    assert (await cli.saga("check-deploy")).code == 0, "workers of the earlier task queue go on with the open ones"
 
 
 async def test_a_run_of_a_temporal_reset_is_replayed(temporal: TemporalServer, tmp_path: Path) -> None:

@@ -212,9 +212,19 @@ def test_annotations_name_the_lines_of_the_repository(capsys: pytest.CaptureFixt
     assert step.startswith("::notice file=shop/definitions/checkout.saga.yaml,line=4,")
 
     assert main.run(["diff", "HEAD..", "--format", "sarif"]) == 8
-    [run] = json.loads(capsys.readouterr().out)["runs"]
-    assert run["tool"]["driver"]["name"] == "saga diff"
-    assert len(run["results"]) == len(lines)
+    document = json.loads(capsys.readouterr().out)
+    [run] = document["runs"]
+    assert (document["version"], run["tool"]["driver"]["name"]) == ("2.1.0", "saga diff")
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    annotations = []
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]] == result["ruleId"]
+        [place] = [location["physicalLocation"] for location in result["locations"]]
+        level = {"note": "notice"}.get(result["level"], result["level"])
+        file, line = place["artifactLocation"]["uri"], place["region"]["startLine"]
+        annotations.append(f"::{level} file={file},line={line},")
+        assert result["message"]["text"].strip()
+    assert [line[: len(start)] for line, start in zip(lines, annotations, strict=True)] == annotations
 
 
 def test_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
