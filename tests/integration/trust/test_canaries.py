@@ -6,15 +6,20 @@ The data: inputs, arguments, results and signals in Temporal's history, rows of 
 from __future__ import annotations
 
 import base64
+import html
+import json
 import os
+import re
 import threading
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import httpx
 import psycopg
 import pytest
 from google.protobuf.json_format import MessageToDict
@@ -34,6 +39,7 @@ from tests.helpers.sampling import every_nth
 from tests.helpers.waiting import until
 from tests.integration.observability.shop import connect
 from tests.integration.observability.test_secrets_of_a_run import traces as traces
+from tests.integration.serve.served_console import TOKENS, serving
 
 NAME = 'kanari \\ "Ünder" 77/a&b\'s'
 PIN = 90210417
@@ -53,6 +59,8 @@ kind = "http"
 url = "{crm}"
 [ledger]
 connection = "shop"
+[enqueue]
+connections = ["shop"]
 [spark]
 master = "local[1]"
 ledger = "shop"
@@ -239,6 +247,31 @@ async def history_texts(client: Client, id: str) -> str:
     return "\n".join([*texts, str(await described.memo())])
 
 
+async def pages_of_console(client: Client, ids: Sequence[str], batch: str) -> dict[str, str]:
+    """The pages of the console for somebody who may decide, by their addresses."""
+    pages = ["", "/sagas", "/inbox", "/batches", f"/batches/{batch}"]
+    for id in ids:
+        path = f"/sagas/{quote(id, safe='')}"
+        pages += every_nth(2, [path, f"{path}/graph.svg", f"{path}/databases"], turn=ids.index(id))
+    shown = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in TOKENS.items():
+            patch.setenv(name, value)
+        async with (
+            serving(client) as url,
+            httpx.AsyncClient(base_url=url, timeout=60, headers={"Origin": url}) as browser,
+        ):
+            await browser.post("/console/sign-in", data={"token": TOKENS["CHIEF"]})
+            inbox = await browser.get("/console/inbox")
+            many = re.findall(r'href="(/console/[^"]*(?:resolve|decide)[^"]*)"', inbox.text)
+            assert many, "there are parked sagas to decide about"
+            for page in [*(f"/console{page}" for page in pages), *map(html.unescape, many)]:
+                answer = await browser.get(page)
+                assert answer.status_code in (200, 404), (page, answer.text)
+                shown[f"page {page}"] = html.unescape(answer.text)
+    return shown
+
+
 async def test_no_text_has_a_sensitive_value(
     tmp_path: Path,
     temporal: TemporalServer,
@@ -302,9 +335,39 @@ async def test_no_text_has_a_sensitive_value(
                 texts[f"page of {name}"] = page_of.read_text(encoding="utf-8")
             shown = SagaView.from_json(view)
             texts[f"served outcome of {name}"] = str(public_outcome(shown)) + str(public_notifications(shown))
-        for words in (["parked"], ["parked", "--json"], ["list", "--json"]):
+        with psycopg.connect(database_url) as database:
+            row = "insert into saga_enqueued (saga, saga_id, input) values ('python-declines', %s, %s)"
+            database.execute(row, [f"enqueued-{prefix}", json.dumps({"card": NAME})])
+            database.execute(row.replace("declines", "returns"), [f"refused-{prefix}", json.dumps({"card": NAME})])
+        rows = tmp_path / "rows.jsonl"
+        rows.write_text(f"{json.dumps({'card': CARD})}\n" * 2)
+        run_command(["start", "python-declines", "--from", str(rows), "--batch", prefix], tmp_path, env={**os.environ})
+
+        def refused() -> bool:
+            with psycopg.connect(database_url) as database:
+                return database.execute("select 1 from saga_enqueued where status = 'NEW'").fetchone() is None
+
+        await until(refused)
+        report = tmp_path / "report.html"
+        for words in (
+            ["parked"],
+            ["parked", "--json"],
+            ["list", "--json"],
+            ["list", "--stuck"],
+            ["report", "--since", "1h", "--html", str(report)],
+            ["report", "--since", "1h", "--json"],
+            ["doctor"],
+            ["batch", "show", prefix],
+            ["batch", "show", prefix, "--json"],
+            ["enqueued", "list"],
+            ["graph", "python-declines", "--run", runs["python-declines"]],
+            ["graph", "parent-parks", "--run", runs["parent-parks"], "--format", "svg"],
+        ):
             texts[" ".join(words)] = str(run_command(words, tmp_path, env={**os.environ}))
-        parked = f"{runs['parent-parks']}/a"
+        texts["page of the report"] = report.read_text(encoding="utf-8")
+        assert f"refused-{prefix}" in texts["enqueued list"]
+        assert "COMPENSATED" in texts[f"batch show {prefix}"]
+        texts |= await pages_of_console(client, [*runs.values(), parked := f"{runs['parent-parks']}/a"], prefix)
         for id, step in ((runs["sql-undo"], "a"), (parked, "x")):
             decision = {"step": step, "decision": "skip", "reason": f"{NAME} agrees", "who": "me"}
             await client.resolve(id, decision)
