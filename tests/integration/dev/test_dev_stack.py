@@ -83,6 +83,12 @@ def test_a_web_page_cannot_reach_temporal(project: Project) -> None:
             connection.close()
     assert http_get(ports[1], "/api/v1/namespaces/default/workflows/forged")[0] == 404
     assert http_get(ports[0], "/api/v1/namespaces/default")[0] == 403
+    # Except for Nexus, which the server dispatches for any page: once it refuses, the trust model can say so.
+    connection = http.client.HTTPConnection("127.0.0.1", ports[0], timeout=30)
+    headers = {"Host": "shop.example.com", "Origin": "http://shop.example.com", "Request-Timeout": "100ms"}
+    connection.request("POST", "/namespaces/default/task-queues/sagas/nexus-services/any/operation", "{}", headers)
+    assert b"UPSTREAM_TIMEOUT" in connection.getresponse().read(), "it has waited for a worker with Nexus services"
+    connection.close()
 
 
 @pytest.mark.slow
