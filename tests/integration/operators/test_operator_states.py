@@ -29,7 +29,14 @@ def documented() -> list[tuple[str, ...]]:
 
 def test_the_table_in_the_docs_has_these_states() -> None:
     assert documented() == [
-        (state.name, state.doctor, "✔" if state.stuck else "", state.reconcile or "", state.metric or "")
+        (
+            state.name,
+            state.doctor,
+            "✔" if state.stuck else "",
+            state.reconcile or "",
+            state.metric or "",
+            "" if state.alert is None else state.alert.name,
+        )
         for state in STATES
     ]
 
