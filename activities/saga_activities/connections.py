@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from saga_activities.dead_peers import limit_dead_peers, peer_arguments
 from saga_activities.durable_commits import make_commits_durable
 from saga_activities.foreign_rights import refuse_foreign_rights
 from saga_activities.guard.guard import Guard
@@ -124,6 +125,7 @@ def open_engine(
     if backend == "postgresql":
         # The process id lets an operator (and a fault test) find the worker that holds a transaction.
         arguments = {"application_name": f"saga-worker-{os.getpid()}", "connect_timeout": CONNECT_TIMEOUT}
+        arguments |= peer_arguments(target)
     elif backend in ("mysql", "mariadb"):
         arguments = {"connect_timeout": CONNECT_TIMEOUT}
     elif backend == "sqlite":
@@ -151,6 +153,8 @@ def open_engine(
         stop_abandoned_statements(engine.sync_engine)
     else:
         check_idle_connections(engine.sync_engine)
+    if backend in ("mysql", "mariadb"):
+        limit_dead_peers(engine.sync_engine)
     if backend == "postgresql":
         refuse_foreign_rights(engine.sync_engine, name, trusted_roles)  # over a connection that answers
     return engine

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ UNCHECKED = 0.2
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 async def test_an_attempt_does_not_wait_for_a_forgotten_connection(
-    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(idle_connections, "_UNCHECKED", UNCHECKED)
     server: DatabaseServer = request.getfixturevalue(f"{kind}_server")
@@ -43,3 +45,22 @@ async def test_an_attempt_does_not_wait_for_a_forgotten_connection(
             await attempt()
         finally:
             await opened.connections.close()
+    assert not [record.message for record in caplog.records if record.exc_info], "that is no bug"
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+async def test_the_system_ends_a_connection_whose_peer_is_gone(kind: str, request: pytest.FixtureRequest) -> None:
+    """The options of the sockets: a proxy on this machine would acknowledge what it loses."""
+    server: DatabaseServer = request.getfixturevalue(f"{kind}_server")
+    opened = await open_guard_database(kind, server.url())
+    async with opened.guard.engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        if kind == "postgres":
+            its = socket.fromfd(driver.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+        else:
+            its = driver._transport.get_extra_info("socket").dup()
+    with its:
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        assert its.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert [its.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [2, 1, 3, 5000]
+    await opened.connections.close()
