@@ -491,7 +491,7 @@ async def waits(client: Client, id: str) -> None:
     await until(is_there)
 
 
-async def is_gone(client: Client, id: str, run_id: str | None = None) -> bool:
+async def is_gone(client: Client, id: str, run_id: str = "") -> bool:
     return await describe_run(client.temporal, id, run_id) is None
 
 
