@@ -79,7 +79,8 @@ def _draw_definition(random: Random) -> DrawnSaga:
     if random.random() < 0.5:
         steps.insert(random.randrange(1, len(steps) + 1), DrawnStep("w", "wait"))
     deadline = random.choice((2.0, 4.0, 8.0)) if random.random() < 0.15 else None
-    return DrawnSaga("outer", tuple(steps), is_member=True, deadline=deadline)
+    has_lock = random.random() < 0.1  # then the sagas leave before their first step
+    return DrawnSaga("outer", tuple(steps), has_lock=has_lock, is_member=True, deadline=deadline)
 
 
 def _with_answers(random: Random, saga: DrawnSaga) -> DrawnSaga:

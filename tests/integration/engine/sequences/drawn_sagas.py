@@ -68,7 +68,9 @@ class DrawnSaga:
             "timeout": f"{TIMEOUT:g}s",
             "compensate": {"retry": {"max_attempts": 3, **_QUICK}},
         }
-        given: dict[str, Any] = {"locks": {"keys": ["a lock"]}} if self.has_lock else {}
+        given: dict[str, Any] = (
+            {"locks": {"keys": ["${{ saga.id }}" if self.is_member else "a lock"]}} if self.has_lock else {}
+        )
         if self.is_member:
             properties = {"id": {"type": "string"}, "waits": {"type": "boolean"}, "divisors": {"type": "object"}}
             given = {

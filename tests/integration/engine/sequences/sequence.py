@@ -58,6 +58,7 @@ class Actions:
             "decide": (3, self._decide),
             "kill": (3, self._kill),
             "freeze": (2, self._freeze),
+            "stop": (2, self._stop),
             "reset": (6, self._reset),
             "terminate": (3, self._terminate),
             "delete": (4, self._delete),
@@ -85,6 +86,7 @@ class Actions:
             "cancel": state in ("RUNNING", "PARKED"),
             "signal": state in ("RUNNING", "COMPENSATING"),
             "terminate": state in ("RUNNING", "PARKED", "COMPENSATING", "COMMITTED"),
+            "stop": state in ("RUNNING", "PARKED", "COMPENSATING", "COMMITTED"),
             "reset": state != "unknown",
             "delete": state != "unknown",
         }
@@ -128,7 +130,7 @@ class Actions:
             name = await self._draw() if names is None else names[place]
             self.made.append(name)
             self.operator.note(f"-- {name} ({self.id})")
-            if name not in ("kill", "purge", "delete", "terminate", "reset"):
+            if name not in ("kill", "purge", "delete", "terminate", "stop", "reset"):
                 await self._restart_worker()
             try:
                 await self.actions[name][1]()
@@ -196,6 +198,13 @@ class Actions:
         if run is not None:
             self.operator.note(f"   terminate {run.id}")
             await self.temporal.get_workflow_handle(run.id).terminate("a test")
+
+    async def _stop(self) -> None:
+        """Cancel a run in Temporal."""
+        run = await self._some_run()
+        if run is not None:
+            self.operator.note(f"   cancel {run.id}")
+            await self.temporal.get_workflow_handle(run.id).cancel()
 
     async def _delete(self) -> None:
         run = await self._some_run()
