@@ -230,7 +230,8 @@ class SagaWorkflow(SagaMessages):
 
     def _go_on_after_reset(self, learned: Sequence[MachineEvent], began_at: float | None) -> None:
         """Let the machine learn it, before its start if it begins now. A saga that had been undone goes backward."""
-        if began_at is not None and not self._started and workflow.info().parent is not None:
+        is_nested = workflow.info().parent is not None
+        if began_at is not None and is_nested and not self._started and isinstance(self._early_events[0], Started):
             self._early_events[0] = Started(workflow.time(), began_at)
         self._nested_sagas.take_up_started()
         self._early_events[:0] = learned

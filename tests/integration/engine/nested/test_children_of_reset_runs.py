@@ -77,3 +77,21 @@ async def test_the_end_of_an_undo_is_taken(env: Environment) -> None:
         await reset_run(client.temporal, id, tasks[-2], run_id=first)
         assert (await finished(client, id))["state"] == "COMPENSATED"
     assert await env.effects() == []
+
+
+async def test_an_undo_of_a_nested_saga_goes_on_after_its_reset(env: Environment) -> None:
+    """A guard tells when the nested saga had begun; the undo does not begin it again."""
+    parent = define("parent", nested("child", "child"), "{id: z, uses: work, compensate: unwork}")
+    env.plan["do z"] = [Rejected("no")]
+    async with env.serving(parent, define("child", book("x"))) as client:
+        id = await begin(client, "parent")
+        await finished(client, id)
+        undo = f"{id}/child~undo"
+        await reset_run(client.temporal, undo, (await _tasks(client, undo))[0])
+        await until(lambda: _is_closed(client, undo))
+        await has_state(client, f"{id}/child", "COMPENSATED")
+    assert await env.effects() == []
+
+
+async def _is_closed(client: Client, id: str) -> bool:
+    return (await handle(client, id).describe()).close_time is not None
