@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from saga_cli.exit_codes import STILL_RUNNING, exit_code
 from saga_cli.output import echo, make_console, print_document, warn
 from sagas.text.shell import saga_command
+from sagas.text.shortening import counted
 
 if TYPE_CHECKING:
     from saga_workers.client import Client
@@ -161,12 +162,24 @@ async def noting_silence(what: str, without_answer: str = NEEDS_A_WORKER) -> Asy
         nonlocal text
         text = other
 
-    def note() -> None:
-        warn(f"no worker has answered the {what} yet; waiting: {text}")
-
-    notice = asyncio.get_running_loop().call_later(_SILENCE, note)
-    try:
+    with _warning_later(lambda: f"no worker has answered the {what} yet; waiting: {text}"):
         yield replace_text
+
+
+@contextlib.asynccontextmanager
+async def noting_silent_sagas(still_open: Callable[[], int], without_answer: str) -> AsyncIterator[None]:
+    """Say after a few seconds for how many sagas no worker has answered a request to each of them."""
+    with _warning_later(
+        lambda: f"no worker has answered for {counted(still_open(), 'saga')} yet; waiting: {without_answer}"
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _warning_later(text: Callable[[], str]) -> Iterator[None]:
+    notice = asyncio.get_running_loop().call_later(_SILENCE, lambda: warn(text()))
+    try:
+        yield
     finally:
         notice.cancel()
 

@@ -29,12 +29,13 @@ class SagaRequest:
 
     ``verb`` is what it does, for the question (`this cancels 3 sagas`). ``ask`` makes it, and returns a row with the
     ``id``, the ``response`` and a ``note`` for people. ``nested``: nested sagas are also asked; a cancel reaches them
-    through their parents.
+    through their parents. ``without_answer``: what becomes of it if no worker answers.
     """
 
     verb: str
     ask: Callable[[Locator, str], Awaitable[dict[str, Any]]]
     nested: bool
+    without_answer: str
 
 
 def ask_running_sagas(request: SagaRequest, where: str, *, yes: bool) -> int:
@@ -50,9 +51,19 @@ def ask_running_sagas(request: SagaRequest, where: str, *, yes: bool) -> int:
     confirm(f"this {request.verb} {counted(len(ids), 'saga')}: {some}", yes=yes)
 
     async def ask_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
+        from saga_cli.wait import noting_silent_sagas
         from saga_workers.many_requests import ask_each
 
-        return await ask_each(ids, lambda id: request.ask(locator, id))
+        still_open = set(ids)
+
+        async def ask(id: str) -> dict[str, Any]:
+            try:
+                return await request.ask(locator, id)
+            finally:
+                still_open.discard(id)
+
+        async with noting_silent_sagas(lambda: len(still_open), request.without_answer):
+            return await ask_each(ids, ask)
 
     from saga_workers.many_requests import worst_code
 

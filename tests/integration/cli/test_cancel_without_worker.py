@@ -179,9 +179,11 @@ async def test_a_bulk_cancel_reaches_every_saga(
     ids = await start_and_kill_worker(cli, worker, 20)
     where = "WorkflowType = 'ask'"
     await until_shown(cli, ("list",), lambda rows: len(rows) == len(ids))
+    monkeypatch.setattr(wait, "_SILENCE", 0.1)
     began = time.monotonic()
     with short_timeouts(monkeypatch, 3.0):
         answer = await cli.saga("--json", "cancel", "--where", where, "--yes")
+    assert "no worker has answered for 20 sagas yet; waiting: a cancel is recorded in Temporal then" in answer.err
     took = time.monotonic() - began
     assert {row["id"]: row["response"] for row in answer.json} == dict.fromkeys(ids, "requested")
     assert answer.code == 0, answer

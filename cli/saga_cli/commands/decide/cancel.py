@@ -44,7 +44,12 @@ def cancel(
     if wait:
         raise UsageError("--wait needs the id of one saga", help="follow many with saga list")
     assert where is not None
-    asked = SagaRequest("cancels", lambda locator, id: _ask(locator, id, reason, by), nested=False)
+    asked = SagaRequest(
+        "cancels",
+        lambda locator, id: _ask(locator, id, reason, by),
+        nested=False,
+        without_answer="a cancel is recorded in Temporal then, and the next worker takes it",
+    )
     return ask_running_sagas(asked, where, yes=yes)
 
 

@@ -12,7 +12,7 @@ from saga_cli.commands.decide.standing_pauses import begin_standing_pause, end_s
 from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document
 from saga_cli.shared_options import Operator, Yes, operator_name, print_target, warn_without_poller
-from saga_cli.wait import noting_silence
+from saga_cli.wait import NEEDS_A_WORKER, noting_silence
 from saga_cli.where_option import SagaRequest, ask_running_sagas
 from sagas.errors import UsageError
 
@@ -52,7 +52,12 @@ def pause(
     if is_standing(saga_id, where, saga, connection, "saga pause --help"):
         return begin_standing_pause(saga, connection, reason, by)
     if where is not None:
-        request = SagaRequest("pauses", lambda locator, id: _pause_further(locator, id, reason, by), nested=True)
+        request = SagaRequest(
+            "pauses",
+            lambda locator, id: _pause_further(locator, id, reason, by),
+            nested=True,
+            without_answer=NEEDS_A_WORKER,
+        )
         return ask_running_sagas(request, where, yes=yes)
     assert saga_id is not None
 
@@ -140,7 +145,10 @@ def resume(
             raise UsageError(_NEEDS_ID)
         by = operator_name(as_)
         request = SagaRequest(
-            "resumes the paused ones of", lambda locator, id: _resume(locator, id, reason, by), nested=True
+            "resumes the paused ones of",
+            lambda locator, id: _resume(locator, id, reason, by),
+            nested=True,
+            without_answer=NEEDS_A_WORKER,
         )
         return ask_running_sagas(request, where, yes=yes)
     assert saga_id is not None
