@@ -88,7 +88,7 @@ async def test_an_open_one_is_shown_and_closed(bank: Bank, capsys: pytest.Captur
     await insert_breaker(engine, opened)
     listed = await cli.saga("list", "--stuck")
     assert "the circuit breaker of the connection bank is open since" in listed.err
-    assert "0 of these sagas wait for it" in listed.err
+    assert "0 sagas wait for it" in listed.err
     [check] = [check for check in (await cli.saga("--json", "doctor")).json if check["check"] == "circuit breakers"]
     assert (check["ok"], check["help"]) == (False, "saga resume --connection bank")
     assert "holds nothing" not in check["message"]

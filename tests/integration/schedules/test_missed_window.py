@@ -42,11 +42,9 @@ async def test_times_before_the_catchup_window_start_nothing(
     doctor = await scheduled.saga("doctor")
     assert "starts were missed while Temporal was unavailable" in doctor.out
     assert (await scheduled.shown())["missed"] >= count
-    missed_slot, made_up = killed_at + timedelta(seconds=2), started_at - timedelta(seconds=2)
-    missed_slot, made_up = missed_slot.replace(microsecond=0), made_up.replace(microsecond=0)
+    missed_slot = (killed_at + timedelta(seconds=2)).replace(microsecond=0)
     assert started_at - missed_slot > timedelta(seconds=10)
     assert await scheduled.state(scheduled.id(slot_text(missed_slot))) is None
-    await scheduled.wait_for(scheduled.id(slot_text(made_up)), "COMPLETED")
     filled = await scheduled.saga(
         "backfill", scheduled.name, "--from", missed_slot.isoformat(), "--to", missed_slot.isoformat()
     )

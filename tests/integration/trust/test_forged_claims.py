@@ -22,9 +22,11 @@ from sagas.protocol.payloads import (
     NOTIFICATION_WORKFLOW,
     OUTCOME_MEMO,
     OWNER_HEADER,
+    PAUSE_MEMO,
     STARTED_AT_MEMO,
     UNDO_SUFFIX,
 )
+from sagas.protocol.saga_view import SagaView
 from sagas.settings.codec import CodecSettings
 from sagas.workflow.json_payloads import MISSING_KEY_ENCODING
 from tests.helpers.local_worker import finished, running_worker
@@ -32,9 +34,14 @@ from tests.helpers.waiting import until
 from tests.integration.trust.conftest import OWN, Shop
 
 FORGED = {"id": "forged", "saga": "own", "state": "COMPLETED", "phase": "committed", "output": {"paid": True}}
-CLAIMS = {OUTCOME_MEMO: FORGED}
-STATE = SearchAttributeKey.for_keyword("SagaState")
-FORGED_STATE = TypedSearchAttributes([SearchAttributePair(STATE, "COMPENSATED")])
+CLAIMS = {
+    OUTCOME_MEMO: FORGED,
+    PAUSE_MEMO: {"at": "2026-03-01T09:00:00Z", "who": "nobody", "reason": "a claim"},
+}
+STATE, PAUSED = map(SearchAttributeKey.for_keyword, ("SagaState", "SagaPaused"))
+FORGED_STATE = TypedSearchAttributes(
+    [SearchAttributePair(STATE, "COMPENSATED"), SearchAttributePair(PAUSED, "operator")]
+)
 UNREADABLE = {
     "no json": RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b"{")),
     "foreign": RawValue(Payload(metadata={"encoding": b"binary/strange"}, data=b"{")),
@@ -88,7 +95,7 @@ async def test_a_refused_start_has_no_outcome(shop: Shop, type: str) -> None:
         view = await client.show(handle.id)
         assert (view["state"], view["output"], view["reason"]["type"]) == ("FAILED", None, "SagaRefused")
         described = await handle.describe()
-        assert described.typed_search_attributes.get(STATE) is None
+        assert [described.typed_search_attributes.get(key) for key in (STATE, PAUSED)] == [None, None]
 
 
 async def test_a_saga_ends_with_its_own_outcome(shop: Shop) -> None:
@@ -106,10 +113,17 @@ async def test_a_run_that_no_worker_has_begun_has_no_outcome(shop: Shop) -> None
             {"text": "x"},
             id=f"forged-{uuid.uuid4()}",
             task_queue="nobody",
-            memo={OUTCOME_MEMO: FORGED},
+            memo=CLAIMS,
             search_attributes=FORGED_STATE,
         )
         assert (await client.show(handle.id))["state"] == "RUNNING"
+
+        async def listed() -> list[SagaView]:
+            asked = SagaFilter(task_queue="nobody", workflow_id=handle.id)
+            return [view async for view in query_sagas(client.locator, asked, limit=5)]
+
+        [shown] = await until(listed)
+        assert shown.paused is None
         await handle.terminate("a claim")
         view = await client.show(handle.id)
     assert (view["state"], view["output"], view["steps"]) == ("TERMINATED", None, [])

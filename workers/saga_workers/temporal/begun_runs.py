@@ -11,8 +11,8 @@ from temporalio.client import Client as Temporal
 
 from saga_workers.temporal.run_history import RunIds, readable_events
 from saga_workers.temporal.temporal_runs import RunInfo
-from saga_workers.temporal.visible_states import visible_state
-from sagas.protocol.saga_view import ViewState
+from saga_workers.temporal.visible_states import visible_pause, visible_state
+from sagas.protocol.saga_view import PauseView, ViewState
 
 
 async def has_begun(temporal: Temporal, run: RunIds) -> bool:
@@ -32,6 +32,12 @@ async def open_state(temporal: Temporal, run: RunInfo) -> ViewState:
     """The state of a run, where it is open one that it has written itself."""
     state = visible_state(run)
     return "RUNNING" if run.running and state != "RUNNING" and not await has_begun(temporal, run) else state
+
+
+async def open_pause(temporal: Temporal, run: RunInfo) -> PauseView | None:
+    """The pause that an open run has recorded itself, without what it holds back; None without one."""
+    pause = await visible_pause(run)
+    return pause if pause is not None and await has_begun(temporal, run) else None
 
 
 def completes_task(event: HistoryEvent) -> bool:

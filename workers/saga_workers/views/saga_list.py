@@ -15,7 +15,7 @@ from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import verified_view
-from saga_workers.temporal.begun_runs import open_state
+from saga_workers.temporal.begun_runs import open_pause, open_state
 from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import (
@@ -308,5 +308,6 @@ async def _list_entry(locator: Locator, run: RunInfo, saga_id: str) -> SagaView:
 async def _shown_view(locator: Locator, run: RunInfo) -> SagaView:
     view = await closed_view(run)
     if view is None:
-        view = replace(await bare_view(run), state=await open_state(locator.temporal, run))
+        state, pause = await open_state(locator.temporal, run), await open_pause(locator.temporal, run)
+        view = replace(await bare_view(run), state=state, paused=pause)
     return await verified_view(locator, run, replace(view, labels=labels_of(run) or view.labels))

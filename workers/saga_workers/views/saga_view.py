@@ -29,7 +29,7 @@ from saga_workers.temporal.begun_runs import open_state
 from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_foreign_failure, read_single_payload
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
-from saga_workers.temporal.visible_states import carried_start, closed_view, may_be_undone, visible_pause, visible_state
+from saga_workers.temporal.visible_states import carried_start, closed_view, may_be_undone, visible_state
 from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications
@@ -249,7 +249,6 @@ async def bare_view(run: RunInfo) -> SagaView:
         started_at=iso_time(started),
         ended_at=iso_time(run.close_time),
         parent=run.parent_id,
-        paused=await visible_pause(run),
     )
 
 
