@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any, Literal
 
 import psycopg
@@ -21,6 +20,7 @@ from saga_spark.database_sessions import database_session
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
+from saga_spark.sinks.postgresql.later_changes import check_not_changed_later, later_conflict
 from saga_spark.sinks.postgresql.publication_table import (
     PublicationRow,
     create_publication_table,
@@ -45,14 +45,19 @@ from saga_spark.sinks.postgresql.tables import (
     stage_table_name,
     stage_table_prefix,
 )
-from saga_spark.sinks.postgresql.undo_images import TO_DO, TableChange, constraint_conflict, may_overlap
+from saga_spark.sinks.postgresql.undo_images import (
+    TO_DO,
+    TableChange,
+    constraint_conflict,
+    may_overlap,
+    retyped_columns,
+)
 from saga_spark.sinks.sink import (
     CommitConflict,
     Publication,
     Published,
     UndoConflict,
     refuse_other_manifest,
-    undo_first,
 )
 from sagas.builtins.spark import PUBLISH_TIMEOUT
 from sagas.errors import InfrastructureError, Rejected, UsageError
@@ -238,12 +243,8 @@ class PostgreSqlSink:
             update_row(connection, publication, "REVERTED", None, row.details)
             return Published(None, None, details={"was_published": False})
         table = describe_table(connection, publication.output.destination)
-        published = dict(row.details["columns"])
-        retyped = {column.name: published[column.name] for column in table.columns
-                   if published.get(column.name, column.declared) != column.declared}  # fmt: skip
-        change = TableChange(
-            connection, target, table, publication.output.mode, tuple(row.details["key"]), MappingProxyType(retyped)
-        )
+        retyped = retyped_columns(table, row.details["columns"])
+        change = TableChange(connection, target, table, publication.output.mode, tuple(row.details["key"]), retyped)
         try:
             with connection.transaction():
                 details = self._revert_rows(publication, row, change)
@@ -270,14 +271,15 @@ class PostgreSqlSink:
         _lock_table(connection, table, "access exclusive" if created else "share row exclusive")
         _check_not_overwritten(connection, publication, row, table)
         try:
+            check_not_changed_later(change, row)
             details: dict[str, Any] = dict(change.revert())
             connection.execute("set constraints all immediate")
         except psycopg.IntegrityError as error:
             raise constraint_conflict(table, error) from error
         except (UndoConflict, psycopg.DataError, psycopg.ProgrammingError) as error:
-            if not changes:
-                raise
             own = isinstance(error, UndoConflict)
+            if not changes or (own and error.by_hand):
+                raise
             problem = str(error) if own else f"the rows of {table.qualified_name} do not fit its columns; {TO_DO}"
             raise UndoConflict(
                 f"{problem}; columns have changed since the publication: {', '.join(changes)}",
@@ -395,12 +397,7 @@ def _check_not_overwritten(
         if row["mode"] in OVERWRITE_MODES and may_overlap(connection, table, where, row["conditions"])
     ]
     if later:
-        publishers = ", ".join(f"{row['saga_id']}/{row['step']}" for row in later)
-        raise UndoConflict(
-            f"{table.qualified_name} was overwritten by later publications: {publishers}",
-            {"after": later},
-            by_hand=undo_first(row["saga_id"] for row in later),
-        )
+        raise later_conflict(table.qualified_name, "{} was overwritten by later publications: {}", later)
 
 
 def _adopted_publication(row: PublicationRow) -> Published:

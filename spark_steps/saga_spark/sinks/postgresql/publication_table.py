@@ -141,7 +141,7 @@ def later_publications(connection: PgConnection, row: PublicationRow) -> list[di
     """The later publications in the same table, oldest first."""
     with connection.cursor(row_factory=dict_row) as cursor:
         cursor.execute(
-            "select saga, saga_id, step, output, generation, mode, conditions, position, changed_at::text "
+            "select saga, saga_id, step, output, generation, mode, conditions, position, changed_at::text, details "
             "from saga_publication where target = %s and state = 'PUBLISHED' and position > %s order by position",
             (row.target, row.position),
         )

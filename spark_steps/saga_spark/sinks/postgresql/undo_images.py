@@ -3,7 +3,8 @@
 ``saga_before_<key>`` holds complete copies of the deleted or changed rows. ``saga_after_<key>`` holds, for each written
 row, its key and a hash of all its columns (for a table without a primary key the hash alone, once per row). The undo
 compares the hashes first, so that it leaves alone what others have changed since. Rows that are already as before the
-publication, because somebody has restored them by hand, count as undone.
+publication, because somebody has restored them by hand, count as undone (see later_changes.py for those that a later
+publication has made so).
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ select count(*) from undone
 """
 
 _AS_BEFORE_WITHOUT_KEY = """
-with w as (select distinct {hash} from {after}),
-o as (select {old} as {hash}, count(*) as n from {before} as a group by 1),
+with o as (select {old} as {hash}, count(*) as n from {before} as a group by 1),
 n as (select {row} as {hash}, count(*) as n from {table} as t group by 1)
-select (not exists (select from w left join n using ({hash}) left join o using ({hash})
-                    where coalesce(n.n, 0) > coalesce(o.n, 0))
-        and not exists (select from o left join n using ({hash}) where coalesce(n.n, 0) < o.n))::int
+select (exists (select from {after}) or exists (select from {before}))
+       and not exists (select from o full join n using ({hash}) where o.n is distinct from n.n)
 """
+"""True if the table has exactly the rows that were replaced. Nothing less proves it: any other row may be one that was
+written and has been changed since."""
 
 _CASCADES = f"""
 select c.conrelid::regclass::text, c.conrelid,
@@ -126,7 +127,7 @@ class TableChange:
                 where=where,
             )
             if self.table.before_triggers:
-                self._refuse("keeps", self._fetch_number("select count(*) from {table} where {where}", where=where))
+                self._refuse("keeps", self.fetch_number("select count(*) from {table} where {where}", where=where))
         updated, conflict = 0, sql.SQL("")
         if self.mode == "merge":
             conflict, updated = self._prepare_merge(sql.Identifier(stage), columns)
@@ -136,11 +137,11 @@ class TableChange:
         )
         parts = {"columns": identifiers(columns), "stage": sql.Identifier(stage), "conflict": conflict}
         if not self.table.before_triggers:
-            written = self._fetch_number(put + "select count(*) from kept", **parts)
+            written = self.fetch_number(put + "select count(*) from kept", **parts)
         else:
             # Compared as text, because json and other types have no equality.
             differ = "select row({columns})::text from put except all select row({columns})::text from {stage}"
-            counted = self._compose(
+            counted = self.compose(
                 put + f"select (select count(*) from kept), (select count(*) from ({differ}) as d)", **parts
             )
             written, changed = self.connection.execute(counted).fetchone() or (0, 0)
@@ -148,7 +149,7 @@ class TableChange:
             if self.mode == "merge":
                 same = keys_equal("t", "s", self.key)
                 absent = "select count(*) from {stage} as s where not exists (select from {table} as t where {same})"
-                self._refuse("skips", self._fetch_number(absent, same=same, **parts))
+                self._refuse("skips", self.fetch_number(absent, same=same, **parts))
         if self.mode != "merge" or set(columns) != set(self.key):
             self._refuse("skips", rows - written)
         return {"inserted": written - updated, "deleted": deleted, "updated": updated}
@@ -175,7 +176,7 @@ class TableChange:
         self._check_unchanged("{after}", "a.{hash}", "changed or deleted after the publication", TO_DO)
         updated = self._restore_updated() if self.mode == "merge" else 0
         self._check_unreferenced()
-        written = self._fetch_number("select count(*) from {after} as a where not {replaced}", **self._written_parts())
+        written = self.fetch_number("select count(*) from {after} as a where not {replaced}", **self._written_parts())
         deleted = self._delete_written()
         if kept := written - deleted:
             raise UndoConflict(
@@ -222,31 +223,37 @@ class TableChange:
     def _leave_out_undone(self) -> int:
         """Remove the rows from the images that are as before the publication, and not as it wrote them; their number.
 
-        Equal rows without a key cannot be told apart: they are left out together, if all are as before.
+        Without a key a changed row cannot be told from a deleted one: all are left out, or none.
         """
         if self.key:
             sides = {
                 f"{left}_{right}": keys_equal(left, right, self.key) for left, right in ("tk", "ak", "bk", "au", "bu")
             }
             has = {f"has_{side}": sql.SQL("{} is not null").format(sql.Identifier(side, self.key[0])) for side in "tab"}
-            old = self._compose("md5(row({was})::text)::uuid", was=identifiers(self.table.column_names, "b"))
+            old = self.compose("md5(row({was})::text)::uuid", was=identifiers(self.table.column_names, "b"))
             key = identifiers(self.key)
-            return self._fetch_number(_LEAVE_OUT_BY_KEY, key=key, old=old, **sides, **has)
-        before = self._fetch_number(_AS_BEFORE_WITHOUT_KEY, old=self._compose("md5(row({was})::text)::uuid"))
-        return self._execute("delete from {after}") + self._execute("delete from {before}") if before else 0
+            return self.fetch_number(_LEAVE_OUT_BY_KEY, key=key, old=old, **sides, **has)
+        if not self.is_as_before_without_key():
+            return 0
+        return self._execute("delete from {after}") + self._execute("delete from {before}")
+
+    def is_as_before_without_key(self) -> bool:
+        """Return whether a table without a key has exactly the rows that the publication replaced."""
+        old = self.compose("md5(row({was})::text)::uuid")
+        return bool(self.fetch_number(_AS_BEFORE_WITHOUT_KEY, old=old))
 
     def _check_unchanged(self, image: str, image_hash: str, problem: str, to_do: str | None = None) -> None:
         """Check that every row of an image is unchanged in the table. Raises UndoConflict with the other rows."""
         same = there = sql.SQL("")
         if not self.key:
-            count = self._fetch_number(
+            count = self.fetch_number(
                 "select coalesce(sum(a.n - least(a.n, coalesce(t.n, 0))), 0)::bigint from ("
                 f"select {image_hash} as {{hash}}, count(*) as n from {image} as a group by 1) as a left join ("
                 "select {row} as {hash}, count(*) as n from {table} as t group by 1) as t using ({hash})"
             )
         else:
             same, there = keys_equal("t", "a", self.key), sql.Identifier("t", self.key[0])
-            count = self._fetch_number(f"select count(*) {_differing(image, image_hash)}", same=same, there=there)
+            count = self.fetch_number(f"select count(*) {_differing(image, image_hash)}", same=same, there=there)
         if not count:
             return
         name = self.table.qualified_name
@@ -256,7 +263,7 @@ class TableChange:
                 sql.SQL("{}, {}::text").format(sql.Literal(column), sql.Identifier("a", column)) for column in self.key
             )
             replaced = keys_equal("b", "a", self.key)
-            samples = self._compose(
+            samples = self.compose(
                 f"select jsonb_build_object({{pairs}}) as key, (select {_TEXTS.format(row='b')} from {{before}} as b "
                 f"where {{replaced}} limit 1) as before, case when {{there}} is not null then "
                 f"(select {_TEXTS.format(row='t')}) end as now {_differing(image, image_hash)} limit {SAMPLES}",
@@ -299,7 +306,7 @@ class TableChange:
             if child == self.table.oid:
                 others += f" and (c.tableoid, c.ctid) not in (select saga_part, saga_place from ({_WRITTEN}) as w)"
             label = sql.SQL(name)  # pyright: ignore[reportArgumentType]  # regclass has quoted it
-            if count := self._fetch_number(others, child=label, pairs=pairs, **parts):
+            if count := self.fetch_number(others, child=label, pairs=pairs, **parts):
                 raise UndoConflict(
                     f"{counted(count, f'row of {name} refers', f'rows of {name} refer')} to rows of "
                     f"{self.table.qualified_name} that the undo deletes, and would be deleted or changed with them",
@@ -309,9 +316,9 @@ class TableChange:
     def _written_parts(self) -> dict[str, sql.Composable]:
         """The placeholders of ``_WRITTEN``."""
         if not self.key:
-            return {"same": self._compose("{row} = a.{hash}"), "replaced": sql.SQL("false")}
+            return {"same": self.compose("{row} = a.{hash}"), "replaced": sql.SQL("false")}
         still = keys_equal("b", "a", self.key)
-        replaced = self._compose("exists (select from {before} as b where {still})", still=still)
+        replaced = self.compose("exists (select from {before} as b where {still})", still=still)
         same = keys_equal("t", "a", self.key)
         return {"same": same, "replaced": replaced if self.mode == "merge" else sql.SQL("false")}
 
@@ -331,9 +338,9 @@ class TableChange:
 
     def has_images(self) -> bool:
         name = self.after_image.as_string(self.connection)
-        return self._fetch_number("select count(to_regclass({name}))", name=sql.Literal(name)) == 1
+        return self.fetch_number("select count(to_regclass({name}))", name=sql.Literal(name)) == 1
 
-    def _compose(self, statement: str, **parts: sql.Composable) -> sql.Composed:
+    def compose(self, statement: str, **parts: sql.Composable) -> sql.Composed:
         own = identifiers(self.table.column_names, "t")
         keys = sql.SQL("{}, ").format(identifiers(self.key)) if self.key else sql.SQL("")
         return sql.SQL(statement).format(  # pyright: ignore[reportArgumentType]
@@ -345,13 +352,13 @@ class TableChange:
                 "own": own,
                 "was": identifiers(self.table.column_names, "a"),
                 "keys": keys,
-                "row": self._row_hash(),
+                "row": self.row_hash(),
                 "hash": sql.Identifier(ROW_HASH),
                 **parts,
             }
         )
 
-    def _row_hash(self) -> sql.Composed:
+    def row_hash(self) -> sql.Composed:
         """The hash of a row as it was published; null if a value does not fit the type that its column had."""
         own = {name: sql.Identifier("t", name) for name in self.table.column_names}
         cast = {name: sql.SQL("{}::{}").format(own[name], _type(type)) for name, type in self.retyped.items()}
@@ -371,16 +378,23 @@ class TableChange:
         )
 
     def _execute(self, statement: str, **parts: sql.Composable) -> int:
-        return self.connection.execute(self._compose(statement, **parts)).rowcount
+        return self.connection.execute(self.compose(statement, **parts)).rowcount
 
-    def _fetch_number(self, statement: str, **parts: sql.Composable) -> int:
-        row = self.connection.execute(self._compose(statement, **parts)).fetchone()
+    def fetch_number(self, statement: str, **parts: sql.Composable) -> int:
+        row = self.connection.execute(self.compose(statement, **parts)).fetchone()
         assert row is not None
         return row[0]
 
 
 _TEXTS = "(select jsonb_object_agg(e.key, coalesce(e.value, 'null')) from jsonb_each_text(to_jsonb({row}.*)) as e)"
 """The columns of a row as texts. With `.*`, as the alias alone would be a column of that name."""
+
+
+def retyped_columns(table: TargetTable, published: Sequence[Sequence[str]]) -> Mapping[str, str]:
+    """The types at a publication, pairs of name and type, of the columns that have another type in the table."""
+    before = {column[0]: column[1] for column in published}
+    now = {column.name: column.declared for column in table.columns}
+    return {name: before[name] for name, type in now.items() if before.get(name, type) != type}
 
 
 def _type(declared: str) -> sql.SQL:

@@ -152,16 +152,21 @@ def test_rows_that_were_restored_by_hand_count_as_undone(warehouse: Warehouse, m
     assert warehouse.rows() == [*OLD, "(90,,1.00,others)"]
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_rows_without_a_key_that_were_restored_by_hand_count_as_undone(warehouse: Warehouse, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "rows"), [("append", []), ("overwrite", ["old", "old"])])
+def test_rows_without_a_key_count_as_undone_if_the_whole_table_is_restored(
+    warehouse: Warehouse, mode: str, rows: list[str]
+) -> None:
     warehouse.run("create table log (line text)")
     warehouse.run("insert into log values ('old'), ('old')")
     ours = warehouse.stage(warehouse.output(mode, "log"), [{"line": "new"}, {"line": "new"}])
     warehouse.publish(ours)
     warehouse.run("delete from log")
-    warehouse.run("insert into log values ('old'), ('old'), ('others')")
-    warehouse.revert(ours)
-    assert warehouse.rows("log") == ["(old)", "(old)", "(others)"]
+    warehouse.run("insert into log select unnest(%s::text[])", [*rows, "others"])
+    with pytest.raises(UndoConflict, match=r"2 rows of public\.log were"):
+        warehouse.revert(ours)
+    warehouse.run("delete from log where line = 'others'")
+    assert warehouse.revert(ours).details["as_before"] == 2 + len(rows)
+    assert warehouse.rows("log") == [f"({row})" for row in rows]
 
 
 @pytest.mark.sampled(keep=2)
