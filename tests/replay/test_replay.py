@@ -17,6 +17,7 @@ from sagas.machine import calls
 from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.notify import NotifyWorkflow
+from sagas.workflow.redelivery import RedeliveryWorkflow
 from sagas.workflow.saga_workflow import SagaWorkflow
 from sagas.workflow.schedule_workflow import ScheduledStart
 from tests.replay.history_files import HISTORIES
@@ -42,7 +43,7 @@ def _recording(path: Path) -> str:
 
 async def replay(path: Path) -> Exception | None:
     history = read(path)
-    workflows = [SagaWorkflow, BatchWorkflow, BulkWorkflow, NotifyWorkflow, ScheduledStart]
+    workflows = [SagaWorkflow, BatchWorkflow, BulkWorkflow, NotifyWorkflow, ScheduledStart, RedeliveryWorkflow]
     replayer = Replayer(workflows=workflows, workflow_runner=UnsandboxedWorkflowRunner())
     return (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure
 

@@ -53,7 +53,7 @@ from sagas.protocol.payloads import (
     NESTED_ACTIVITY,
     REFUSED_TYPE,
     RESET_ACTIVITY,
-    SCHEDULE_ACTIVITIES,
+    START_ACTIVITIES,
     VERIFY_ACTIVITY,
     Invocation,
     decode_call,
@@ -70,9 +70,9 @@ VerifyStart = Callable[..., Awaitable[CheckedInputs]]
 """Verifies a start: called with the fields of the request of ``saga.verify``. Raises SagaError if nothing of it is
 trusted."""
 
-ScheduleActivity = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
-"""Performs an activity of a scheduled start: called with its type and its request. Raises SagaError if it may succeed
-later."""
+StartActivity = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""Performs an activity that starts a saga, or looks after it: called with its type and its request. Raises SagaError if
+it may succeed later."""
 
 LookBeforeReset = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Looks up what a saga had done before the current run, which follows one that was reset or deleted. Called with its
@@ -115,7 +115,7 @@ class SagaActivities:
         bulk: BulkActivities | None = None,
         is_parked: IsParked | None = None,
         clock: ServerClock | None = None,
-        schedules: ScheduleActivity | None = None,
+        starts: StartActivity | None = None,
         ledger_id: Callable[[], str] = str,
     ) -> None:
         self._dispatcher = dispatcher
@@ -126,7 +126,7 @@ class SagaActivities:
         self._clock = clock or ServerClock()
         self._loader = loader
         self._verify_start = verify_start
-        self._schedules = schedules
+        self._starts = starts
         self._ledger_id = ledger_id
         self._look_before_reset = look_before_reset
         self._look_up_earlier_child = look_up_earlier_child
@@ -154,8 +154,8 @@ class SagaActivities:
         if info.activity_type in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
             return await self._prepare_run(info, payload)
         argument = read_payload(payload)
-        if info.activity_type in SCHEDULE_ACTIVITIES and self._schedules is not None:
-            return await _perform_schedule_activity(self._schedules, info.activity_type, argument)
+        if info.activity_type in START_ACTIVITIES and self._starts is not None:
+            return await _perform_start_activity(self._starts, info.activity_type, argument)
         if info.activity_type == RESET_ACTIVITY:
             return await self._look_before_reset(argument)
         if info.activity_type == NESTED_ACTIVITY:
@@ -298,11 +298,11 @@ async def _perform_lock_activity(
     raise to_application_error(outcome, attempt.number)
 
 
-async def _perform_schedule_activity(
-    schedules: ScheduleActivity, activity_type: str, request: Mapping[str, Any]
+async def _perform_start_activity(
+    starts: StartActivity, activity_type: str, request: Mapping[str, Any]
 ) -> dict[str, Any]:
     try:
-        return await schedules(activity_type, request)
+        return await starts(activity_type, request)
     except SagaError as error:
         raise SagaApplicationError(
             mask(error.message), type=type(error).__name__, category=ApplicationErrorCategory.BENIGN

@@ -16,6 +16,7 @@ from sagas.presentation.explain import (
     describe_commit_point,
     describe_locks,
     describe_notification,
+    describe_redelivery,
     describe_schedule,
     describe_undo_after_failure,
 )
@@ -105,6 +106,7 @@ def _sections(definition: Definition, failures: Failures) -> Iterable[str]:
     yield f'<div class="wide">{graph}</div>'
     yield "<p><small>Solid lines lead forward, dashed ones backward. A click on a step shows its failures.</small></p>"
     sentences = [describe_commit_point(definition), describe_locks(definition), describe_schedule(definition)]
+    sentences.append(describe_redelivery(definition))
     sentences += [f"✉ {describe_notification(notification)}" for notification in definition.notify]
     yield "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences if sentence is not None)
     yield "<h2>When a step fails</h2>"

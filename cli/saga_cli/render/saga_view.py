@@ -170,6 +170,10 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
     if view.overdue:
         runs = "runs" if view.ended_at is None else "ran"
         lines.append([(f"overdue: it {runs} longer than its warn_after", "yellow")])
+    if view.redelivery:
+        lines.append([(view.redelivery.text, "yellow")])
+        if view.redelivery.is_due:
+            lines.append([(f"{saga_command('cancel', view.id)}    ends that", "dim")])
     if view.source == "ledger":
         lines.append([("from the ledger: Temporal has no run of this saga", "yellow")])
     if view.incomplete:

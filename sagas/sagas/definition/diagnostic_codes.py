@@ -109,6 +109,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "an overlap policy that leaves effects open",
         "write `cancel_other`, which undoes the earlier saga first, or `skip`",
     ),
+    "SAGA138": _error(
+        "a trigger with `redeliver` whose events cannot start a saga again",
+        "remove it: only an event that starts a saga with a workflow of its own does, after a compensation",
+    ),
     "SAGA140": _error(
         "an action that cannot deliver a notification",
         "use `http`, `kafka.publish`, `outbox.emit`, `sql`, or an action of your own",

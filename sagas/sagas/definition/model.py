@@ -245,7 +245,9 @@ class KafkaTrigger:
     """Starts a saga for each event of a topic; with ``signal`` it signals the waiting saga ``id`` instead.
 
     ``id``, ``input`` and the condition ``filter`` contain expressions over ``trigger``, the event. ``id`` defaults to
-    the definition's own id, and that to the id of the event. ``bulk``: the sagas share workflows.
+    the definition's own id, and that to the id of the event. ``bulk``: the sagas share workflows. ``redeliver``: after
+    how many seconds the event starts a saga that it has started, and that was compensated, again: the first time, the
+    second …; empty: never.
     """
 
     topic: str
@@ -254,6 +256,7 @@ class KafkaTrigger:
     signal: str | None = None
     filter: str | None = None
     bulk: BulkTrigger | None = None
+    redeliver: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

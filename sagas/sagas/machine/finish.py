@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sagas.machine import notify
+from sagas.machine import notify, redelivery
 from sagas.machine.locking import locks
 from sagas.machine.state import SagaRun
 from sagas.protocol.messages import Finish, RecordState
@@ -19,6 +19,7 @@ def finish(run: SagaRun, *, completed: bool) -> None:
         run.state = "COMPLETED" if completed else "COMPENSATED"
     if run.state != "COMPLETED":  # Temporal's own status says that a run has completed
         run.emit(RecordState(run.state, None, run.reason["kind"] if run.reason and not completed else None))
+    redelivery.order_next(run)
     notify.notify_milestone(run, "residue" if run.residue else "completed" if completed else "compensated")
     run.emit(finish_command(run, completed=completed))
 

@@ -102,6 +102,7 @@ class Machine:
         told_committed: bool | None = None,
         told_undone: Mapping[str, int] | None = None,
         undecided: Sequence[str] = (),
+        redelivery: Mapping[str, Any] | None = None,
     ) -> None:
         """``generations``: those of single entries, by entry id, where an earlier run of the saga got further.
 
@@ -112,7 +113,8 @@ class Machine:
         may have made its calls; ``repeats_since``: see ``since`` of :class:`sagas.machine.earlier_runs.EarlierRuns`.
         ``told_committed``: an operator says whether that was past its commit point;
         ``told_undone``: entries, with their generations, whose undo in another database or service this operator has
-        seen. ``undecided``: see :class:`sagas.machine.earlier_runs.EarlierRuns`.
+        seen. ``undecided``: see :class:`sagas.machine.earlier_runs.EarlierRuns`. ``redelivery``: see
+        :attr:`sagas.machine.state.SagaRun.redelivery`.
         """
         self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan, undo_scope)
         self._run.root_start = root_start
@@ -123,6 +125,7 @@ class Machine:
         self._run.earlier.told_committed = told_committed
         self._run.earlier.told_undone = dict(told_undone or {})
         self._run.earlier.undecided = list(undecided)
+        self._run.redelivery = None if redelivery is None else dict(redelivery)
 
     # --- state -------------------------------------------------------------------------------------------------
 

@@ -118,6 +118,8 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         data["finished_by"] = run.finished_by
     if run.notifications:
         data["notifications"] = run.notifications
+    if run.redelivery is not None:
+        data["redelivery"] = run.redelivery
     if run.reported is not None:
         data["reported"] = run.reported
     if run.locks is not None:
@@ -179,6 +181,7 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
     run.savepoint = data.get("savepoint")
     run.finished_by = data.get("finished_by")
     run.notifications = list(data.get("notifications", ()))
+    run.redelivery = dict(data["redelivery"]) if "redelivery" in data else None
     run.reported = data.get("reported")
     run.locks = restore_record(LockState, data["locks"]) if "locks" in data else None
     if "earlier" in data:

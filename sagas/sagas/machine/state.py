@@ -268,6 +268,9 @@ class SagaRun:
         """The last report of parked operations to the parent saga; None if nothing is parked."""
         self.notifications: list[dict[str, Any]] = []
         """The notifications sent; only the runs that deliver them know their status."""
+        self.redelivery: dict[str, Any] | None = None
+        """The waits after which the event of the saga starts it again if it is compensated (``intervals``, in seconds),
+        and how many have ``passed``; ``at``: when the next start is due, once it is ordered."""
         self.locks: LockState | None = None
         self.child_row_locks: list[str] = []
         self.operator_pause_at: float | None = None

@@ -11,7 +11,7 @@ from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import StepDefinition, is_read
 from sagas.definition.sensitivity import masked
 from sagas.definition.times import format_timestamp
-from sagas.machine import parked, standing_pauses
+from sagas.machine import parked, redelivery, standing_pauses
 from sagas.machine.compensations import current_alternate
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.expressions.expression_fields import evaluate_labels
@@ -70,6 +70,7 @@ def build_view(run: SagaRun, *, reveal: bool = False) -> SagaView:
         residue=tuple(map(ResidueView.from_json, run.residue)),
         operator=tuple(map(DecisionView.from_json, run.operator)),
         notifications=tuple(map(NotificationView.from_json, run.notifications)),
+        redelivery=redelivery.shown(run),
         savepoints=_savepoints(run) or None,
         locks=_locks(run),
         row_locks=row_locks.connections(run) or None,

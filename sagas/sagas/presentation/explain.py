@@ -64,6 +64,9 @@ class Explanation:
             "steps": [self._step(step) for step in self.definition.steps],
             "locks": _locks(self.definition),
             "schedule": _schedule(self.definition),
+            "redeliver": {
+                trigger.topic: list(trigger.redeliver) for trigger in self.definition.triggers if trigger.redeliver
+            },
             "undo": self.failure.undone if self.failure else [],
             "state": self.failure.state if self.failure else None,
             "notify": [
@@ -166,6 +169,18 @@ def describe_schedule(definition: Definition) -> str | None:
         f"A schedule starts it at `{schedule.cron}` in {schedule.timezone}{jitter}, once for each time; "
         f"{_OVERLAPS[schedule.overlap]} ({schedule.overlap})."
     )
+
+
+def describe_redelivery(definition: Definition) -> str | None:
+    """A sentence about the events that start a compensated saga again; None without any."""
+    offered = [
+        f"an event of {trigger.topic} starts it again after {' and '.join(map(describe_duration, trigger.redeliver))}"
+        for trigger in definition.triggers
+        if trigger.redeliver
+    ]
+    if not offered:
+        return None
+    return f"After a compensation {'; '.join(offered)}, unless a person has decided it; after that nothing does."
 
 
 _OVERLAPS: Mapping[Overlap, str] = {

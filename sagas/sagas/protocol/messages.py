@@ -415,6 +415,20 @@ class Notify:
 
 
 @dataclass(frozen=True, slots=True)
+class Redeliver:
+    """Start the next ``generation`` of the saga after the wait of ``intervals`` that follows those that have
+    ``passed``, for the event that has started this one. It has no response.
+
+    ``workflow_id`` is the id of the run that does it.
+    """
+
+    workflow_id: str
+    generation: int
+    intervals: Sequence[float]
+    passed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The saga has ended. ``committed`` distinguishes a RESIDUE past the commit point from one before it."""
 
@@ -473,6 +487,7 @@ Command = (
     | ReportParked
     | RecordState
     | Notify
+    | Redeliver
     | AcquireLocks
     | ReleaseLocks
     | Finish

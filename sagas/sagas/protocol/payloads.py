@@ -18,6 +18,12 @@ from sagas.definition.saga_ids import UNDO_SUFFIX as UNDO_SUFFIX
 from sagas.input_limits import MAX_RETRY_DELAY
 from sagas.protocol.compression import compress, decompress
 from sagas.protocol.outcomes import Failure, Marker, Outcome
+from sagas.protocol.redelivery_names import (
+    REDELIVER_ACTIVITY,
+    REDELIVERY_HEADER,
+    REDELIVERY_PREFIX,
+    REDELIVERY_WORKFLOW,
+)
 from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, MAX_TYPE_CHARACTERS
 from sagas.text.digests import sha256_hex
 from sagas.text.exact_json import decode_json, encode_json
@@ -58,8 +64,8 @@ RESUMED_HEADER = "saga-resumed"
 """Header of a run that `saga resume` starts after the run of the saga was deleted: when the saga was started
 (``started_at``), the generations that its entries had (``generations``, by entry id), ``who`` did it, and the
 ``reason``."""
-EARLIER_HEADERS = (GENERATION_HEADER, RESUMED_HEADER)
-"""The headers in which a start says anything of earlier runs of its saga: they count only with a signature."""
+EARLIER_HEADERS = (GENERATION_HEADER, RESUMED_HEADER, REDELIVERY_HEADER)
+"""The headers in which a start says anything of earlier or later runs of its saga: they count only with a signature."""
 OWNER_HEADER = "saga-owner"
 """Header of a run that `saga undo` or `saga notify --again` starts for a saga: the saga's id."""
 VIEW_QUERY = "saga"
@@ -80,7 +86,7 @@ SCHEDULE_PREFIX = "schedule~"
 """Prefix of the ids of schedules and of their runs; the task queue and the name of the saga follow."""
 NOTIFICATION_WORKFLOW = "saga.notify"
 """The workflow type of notifications; not a valid saga name."""
-ENGINE_WORKFLOWS = (BATCH_WORKFLOW, BULK_WORKFLOW, NOTIFICATION_WORKFLOW, SCHEDULE_WORKFLOW)
+ENGINE_WORKFLOWS = (BATCH_WORKFLOW, BULK_WORKFLOW, NOTIFICATION_WORKFLOW, REDELIVERY_WORKFLOW, SCHEDULE_WORKFLOW)
 """The workflow types of the engine; every other one that it runs is the name of a saga."""
 OUTCOME_MEMO = "saga"
 OUTCOME_SIGNATURE_MEMO = "saga-signature"
@@ -97,7 +103,8 @@ SLOT_STATE_ACTIVITY = "saga.slot-state"
 """The activity of a scheduled start that asks whether its saga has ended."""
 SLOT_CANCEL_ACTIVITY = "saga.slot-cancel"
 """The activity of a scheduled start that was cancelled: it cancels its saga."""
-SCHEDULE_ACTIVITIES = (SLOT_ACTIVITY, SLOT_STATE_ACTIVITY, SLOT_CANCEL_ACTIVITY)
+START_ACTIVITIES = (SLOT_ACTIVITY, SLOT_STATE_ACTIVITY, SLOT_CANCEL_ACTIVITY, REDELIVER_ACTIVITY)
+"""The activities that start sagas of the project, and look after them."""
 RESET_ACTIVITY = "saga.reset"
 """The activity of a run that Temporal's reset has made: it asks what the saga had done, or undone, before."""
 NESTED_ACTIVITY = "saga.nested"
@@ -481,11 +488,11 @@ def notification_workflow_id(saga_id: str, notification: str, generation: int) -
     return f"{run}@{generation}" if generation > 1 else run
 
 
-def second_notification_id(workflow_id: str) -> str:
-    """The workflow id of that run if a run of somebody else has the first one."""
+def second_workflow_id(workflow_id: str) -> str:
+    """The workflow id of a notification or a redelivery if a run of somebody else has the first one."""
     return f"{workflow_id}.2"
 
 
-def is_notification_id(workflow_id: str) -> bool:
-    """True for the workflow id of a notification; no saga id contains a tilde."""
-    return workflow_id.partition("~")[2].startswith(NOTIFICATION_PREFIX)
+def is_delivery_id(workflow_id: str) -> bool:
+    """True for the workflow id of a notification or a redelivery; no saga id contains a tilde."""
+    return workflow_id.partition("~")[2].startswith((NOTIFICATION_PREFIX, REDELIVERY_PREFIX))

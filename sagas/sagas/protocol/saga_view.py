@@ -20,6 +20,7 @@ from sagas.protocol.doubtful_outcomes import IN_LEDGER, is_doubt
 from sagas.protocol.json_view import OMITTED, JsonView
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.parked_rows_view import ParkedOutputView, ParkedRowView
+from sagas.protocol.redelivery_view import RedeliveryView
 from sagas.protocol.standing_pause import ANSWERED, HoldKind, pause_order, resume_command
 from sagas.protocol.waits import parked_hint
 from sagas.text.shell import saga_command
@@ -383,6 +384,7 @@ class SagaView(JsonView):
     residue: Annotated[tuple[ResidueView, ...], "effects that stay or are missing, contrary to the end"] = ()
     operator: Annotated[tuple[DecisionView, ...], "the decisions of operators, in order"] = ()
     notifications: Annotated[tuple[NotificationView, ...], "the notifications that were sent"] = ()
+    redelivery: Annotated[RedeliveryView | None, "the next start of a compensated saga for its event", OMITTED] = None
     savepoints: Annotated[tuple[SavepointView, ...] | None, "the savepoints of the definition", OMITTED] = None
     locks: Annotated[LocksView | None, "its semantic locks, once it has requested them", OMITTED] = None
     row_locks: Annotated[

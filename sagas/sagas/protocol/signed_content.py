@@ -37,6 +37,7 @@ def message_content(to: Sequence[str], message: Mapping[str, Any]) -> bytes:
 
     =============  ================================================================================================
     notification   the id of the run that delivers it
+    redelivery     the id of the run that starts the saga again
     detached       the id of the saga, which is that of its own run
     continuation   the type and the id of the workflow, and the run before
     report         the id and the run of the parent

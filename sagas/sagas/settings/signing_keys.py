@@ -28,6 +28,7 @@ Purpose = Literal[
     "start",
     "decision",
     "notification",
+    "redelivery",
     "report",
     "cancel",
     "detached",

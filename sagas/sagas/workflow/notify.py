@@ -7,19 +7,16 @@ started the child workflow: otherwise the saga could close first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
+from temporalio.exceptions import FailureError
 
 from sagas.actions.envelope import ENVELOPE
 from sagas.builtins.signal_names import RETRY_NOTIFICATION_SIGNAL
 from sagas.definition.model import Operation
-from sagas.definition.saga_ids import workflow_id_problem
 from sagas.definition.times import format_timestamp
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.remaining_calls import RemainingCall
@@ -32,18 +29,17 @@ from sagas.protocol.payloads import (
     decode_call,
     encode_call,
     is_local_call,
-    second_notification_id,
 )
 from sagas.text.exact_json import decode_json
 from sagas.text.markdown import markdown_text
 from sagas.text.shell import saga_command
+from sagas.workflow.abandoned_runs import AbandonedRun
 from sagas.workflow.client_fields import LONGEST_NAME, LONGEST_WAIT, number, optional_text, read_client_value, text
-from sagas.workflow.earlier_children import look_up_child
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
 from sagas.workflow.json_payloads import NO_INPUT, raw_json
 from sagas.workflow.limits import to_payload
 from sagas.workflow.run_start import refuse_foreign_id
-from sagas.workflow.run_trust import RunTrust, is_signed_message, signed_message
+from sagas.workflow.run_trust import RunTrust, is_signed_message
 from sagas.workflow.signed_answers import is_undecoded_failure, outcome_of_foreign_answer
 from sagas.workflow.summaries import limit_summary, run_summary
 from sagas.workflow.task_set import CommandContext
@@ -78,56 +74,22 @@ class Notifications:
             payload = to_payload(order, "the content of the notification")
         except DefinitionError as error:
             payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
-        problem = ""
-        for id in _workflow_ids(command.workflow_id):
-            signed = signed_message("notification", [id], decode_json(payload.data))
-            taken = await self._start_as(id, command, to_payload(signed, "the content of the notification"))
-            if taken is None:
-                self._end(command)
-                return
-            problem = f"notification {command.id} not sent: {taken}"
-            workflow.logger.warning(problem)
-        self._end(command, problem)
-
-    async def _start_as(self, id: str, command: Notify, payload: Payload) -> str | None:
-        """Start the delivering run under this id; returns why that cannot be, None if it is there."""
-        if (problem := workflow_id_problem(id)) is not None:
-            return problem
-        saga_id = workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)
-        while True:
-            await self._context.throttle.wait_for_room(len(payload.data))
-            try:
-                await workflow.start_child_workflow(
-                    NOTIFICATION_WORKFLOW,
-                    RawValue(payload),
-                    id=id,
-                    static_summary=run_summary(f"✉ {command.uses}: {saga_id} is {command.milestone}"),
-                    memo={NOTIFICATION_MEMO: {**_INITIAL_STATUS, "saga_id": saga_id}},
-                    parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-                    cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
-                )
-                return None
-            except WorkflowAlreadyStartedError:
-                answer = await look_up_child(id, f"is {id} a notification?")
-                if answer["state"] == "OWN":
-                    workflow.logger.info("notification %s is already being delivered", id)
-                    return None
-                if answer["state"] == "FOREIGN":
-                    return f"{answer['holder']} has the id {id}"
+        saga_id = order["saga_id"]
+        run = AbandonedRun(
+            NOTIFICATION_WORKFLOW,
+            "notification",
+            command.workflow_id,
+            run_summary(f"✉ {command.uses}: {saga_id} is {command.milestone}"),
+            {NOTIFICATION_MEMO: {**_INITIAL_STATUS, "saga_id": saga_id}},
+        )
+        problem = await run.start(self._context.throttle, decode_json(payload.data))
+        self._end(command, None if problem is None else f"notification {command.id} not sent: {problem}")
 
     def _end(self, command: Notify, problem: str | None = None) -> None:
         if problem is not None:
             workflow.logger.warning(problem)
         self._starting.discard(command.id)
         self._context.tasks.discard(f"notify {command.id}")
-
-
-def _workflow_ids(first: str) -> Iterator[str]:
-    """The workflow ids of the delivering run, each for the case that a run of somebody else has those before it."""
-    yield first
-    yield second_notification_id(first)
-    # Nobody can guess this one. After a reset it is another one, and the receiver knows the event by its id.
-    yield f"{first}.{workflow.uuid4().hex}"
 
 
 def _delivery_input(command: Notify) -> dict[str, Any]:

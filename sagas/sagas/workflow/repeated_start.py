@@ -1,4 +1,6 @@
-"""The headers of a start about earlier runs of its saga: its generation, and how `saga resume` starts it again."""
+"""The headers of a start about other runs of its saga: its generation, how `saga resume` starts it again, and whether
+its event does after a compensation.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,10 @@ from typing import Any
 from temporalio import workflow
 
 from sagas.protocol.payloads import EARLIER_HEADERS, GENERATION_HEADER, RESUMED_HEADER
+from sagas.protocol.redelivery_names import REDELIVERY_HEADER
 from sagas.workflow.client_fields import (
     LAST_SECOND,
+    LONGEST_WAIT,
     number,
     optional_flag,
     optional_text,
@@ -38,6 +42,21 @@ def generation_in_header() -> int:
     header = workflow.info().headers.get(GENERATION_HEADER)
     expected = f"the header {GENERATION_HEADER} is not a number from 1 to {MAX_GENERATION}"
     return 1 if header is None else read_client_value(expected, header, _generation)
+
+
+def redelivery_in_header() -> dict[str, Any] | None:
+    """When the event of the start is offered again, see :attr:`sagas.machine.state.SagaRun.redelivery`; None: never.
+
+    Raises SagaApplicationError if the header is malformed.
+    """
+    header = workflow.info().headers.get(REDELIVERY_HEADER)
+    expected = f"the header {REDELIVERY_HEADER} is not that of a trigger"
+    return None if header is None else read_client_value(expected, header, _redelivery)
+
+
+def _redelivery(value: Any) -> dict[str, Any]:
+    intervals = [number(seconds, 0, LONGEST_WAIT) for seconds in value["intervals"]]
+    return {"intervals": intervals, "passed": whole_number(value["passed"], 0, len(intervals))}
 
 
 def _generation(value: Any) -> int:

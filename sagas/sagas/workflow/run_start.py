@@ -44,6 +44,7 @@ from sagas.protocol.payloads import (
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, MAX_STATE_CHARACTERS, size_problem
 from sagas.text.exact_json import decode_json
 from sagas.text.json_values import parse_json
+from sagas.workflow import repeated_start
 from sagas.workflow.client_fields import (
     LAST_SECOND,
     number,
@@ -53,7 +54,6 @@ from sagas.workflow.client_fields import (
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.json_payloads import bounded_value, raw_json
-from sagas.workflow.repeated_start import earlier_in_headers, generation_in_header, resumption_in_header
 from sagas.workflow.run_trust import (
     UNSIGNED_REPETITION,
     ProjectTrust,
@@ -114,7 +114,8 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)), order)
     if (signed := info.headers.get(DETACHED_HEADER)) is not None:
         return await _detached_run(value, signed, trust)
-    generation, resumed, earlier = generation_in_header(), resumption_in_header(), earlier_in_headers()
+    generation, resumed = repeated_start.generation_in_header(), repeated_start.resumption_in_header()
+    earlier = repeated_start.earlier_in_headers()
     sent = info.headers.get(DEFINITION_HEADER)
     if sent is not None:
         verified = await _verify_start(info.workflow_type, {info.workflow_id: value}, sent, earlier, trust)
@@ -143,6 +144,7 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
         told_committed=resumed.committed,
         told_undone=resumed.undone,
         undecided=resumed.undecided,
+        redelivery=repeated_start.redelivery_in_header(),
     )
     if resumed.who is not None:
         machine.note_pause("resume", workflow.time(), resumed.who, resumed.reason)

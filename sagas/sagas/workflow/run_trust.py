@@ -17,16 +17,26 @@ UNTRUSTED = "untrusted"
 """The Temporal marker in the history of a run that its first worker did not trust at once."""
 
 UNSIGNED_REPETITION = (
-    "a start of another generation, or that resumes a saga, counts only if it is signed with a key of this worker; set "
-    "the same worker.definition_key for client and worker"
+    "a start of another generation, that resumes a saga, or whose event is offered again counts only if it is signed "
+    "with a key of this worker; set the same worker.definition_key for client and worker"
 )
 
 MessagePurpose = Literal[
-    "notification", "report", "cancel", "continuation", "state", "outcome", "schedule", "callback", "undo"
+    "notification",
+    "redelivery",
+    "report",
+    "cancel",
+    "continuation",
+    "state",
+    "outcome",
+    "schedule",
+    "callback",
+    "undo",
 ]
-"""A message of one run to another, or to a client: the input of a delivering run, the report of a nested saga to its
-parent, the cancel of a parent to a nested saga, the input of a continued run, and the state of a saga's machine; and of
-a client to runs: the order of a schedule, the callback of a participant, and the order to undo a saga."""
+"""A message of one run to another, or to a client: the input of a delivering run, the order of the next start of a
+saga, the report of a nested saga to its parent, the cancel of a parent to a nested saga, the input of a continued run,
+and the state of a saga's machine; and of a client to runs: the order of a schedule, the callback of a participant, and
+the order to undo a saga."""
 
 
 class ProjectTrust(Protocol):

@@ -27,6 +27,7 @@ from sagas.protocol.messages import (
     MachineEvent,
     Notify,
     RecordState,
+    Redeliver,
     ReleaseLocks,
     ReportParked,
     RollBackSaga,
@@ -57,6 +58,7 @@ from sagas.workflow.nested import NestedSagas
 from sagas.workflow.notify import Notifications
 from sagas.workflow.operator_pause import BEGINS, OperatorPause
 from sagas.workflow.parked_reports import ParkedReports
+from sagas.workflow.redelivery import Redeliveries
 from sagas.workflow.run_reset import RunReset
 from sagas.workflow.run_start import continuation_input, start_run
 from sagas.workflow.run_trust import signed_message
@@ -89,6 +91,7 @@ class SagaWorkflow(SagaMessages):
         self._nested_sagas = NestedSagas(context)
         self._reports = ParkedReports(self._tasks)
         self._notifications = Notifications(context)
+        self._redeliveries = Redeliveries(context)
         self._locks = LockCalls(context)
         self._search_attributes = RunSearchAttributes()
         self._finish = None
@@ -263,8 +266,8 @@ class SagaWorkflow(SagaMessages):
 
     @property
     def _sends_last_commands(self) -> bool:
-        """The run must not close before others have what it gives them: notifications, and its locks."""
-        return self._notifications.is_starting or self._locks.is_releasing
+        """The run must not close before others have what it gives them: notifications, its next start, its locks."""
+        return self._notifications.is_starting or self._redeliveries.is_starting or self._locks.is_releasing
 
     @property
     def _closes_canceled(self) -> bool:
@@ -330,6 +333,8 @@ class SagaWorkflow(SagaMessages):
                     self.state_observer(command.state)
             case Notify():
                 self._notifications.send(command)
+            case Redeliver():
+                self._redeliveries.send(command)
             case AcquireLocks():
                 self._locks.acquire(command)
             case ReleaseLocks():

@@ -20,6 +20,7 @@ from sagas.protocol.payloads import (
     NOTIFICATION_WORKFLOW,
     SCHEDULE_WORKFLOW,
 )
+from sagas.protocol.redelivery_names import REDELIVERY_WORKFLOW
 from tests.integration.engine.environment import Environment
 
 WAITING = """
@@ -34,6 +35,7 @@ REASONS = {
     BATCH_WORKFLOW: "the input of saga.batch cannot be read: it is more than one value",
     BULK_WORKFLOW: "the input of saga.bulk cannot be read: it is more than one value",
     NOTIFICATION_WORKFLOW: "saga.notify",
+    REDELIVERY_WORKFLOW: "saga.redelivery",
     SCHEDULE_WORKFLOW: "the input of saga.schedule is not an order of a schedule",
 }
 

@@ -49,11 +49,12 @@ from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.client_fields import MALFORMED
 from sagas.workflow.notify import NotifyWorkflow
+from sagas.workflow.redelivery import RedeliveryWorkflow
 from sagas.workflow.run_start import read_header
 from sagas.workflow.saga_workflow import SagaWorkflow
 from sagas.workflow.schedule_workflow import ScheduledStart
 
-_WORKFLOWS = (SagaWorkflow, BulkWorkflow, BatchWorkflow, NotifyWorkflow, ScheduledStart)
+_WORKFLOWS = (SagaWorkflow, BulkWorkflow, BatchWorkflow, NotifyWorkflow, ScheduledStart, RedeliveryWorkflow)
 _HEADERS_OF_SAGAS = (DEFINITION_HEADER, DETACHED_HEADER, OWNER_HEADER)
 _START_CHECKS = (LOAD_ACTIVITY, VERIFY_ACTIVITY)
 """The activities that a saga begins with whose start has no definition, such as a nested one."""

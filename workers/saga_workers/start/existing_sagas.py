@@ -160,18 +160,18 @@ class ExistingSagas:
             return None
         return (await self._locator.locate(claim.saga_id)).row
 
-    async def next_generation(self, saga_id: str, past: RunRow | None) -> int | None:
+    async def next_generation(self, saga_id: str, past: RunRow | None, after: int | None = None) -> int | None:
         """The generation for `--again`: the highest of any entry so far plus one; None if it may not be started again.
 
-        ``past``: the run that only the ledger knows. Raises RefusedError while the values of the saga are being
-        forgotten.
+        ``past``: the run that only the ledger knows. ``after``: the only generation of the saga that it may follow.
+        Raises RefusedError while the values of the saga are being forgotten.
         """
         if past is None and await self.is_free(saga_id):
             return None
         view = await read_view(self._locator, saga_id) if past is None else past.view
         if view.is_unverified:
             raise Unverified(saga_id)
-        if view.state not in STARTED_AGAIN:
+        if view.state not in STARTED_AGAIN or after not in (None, view.generation or 1):
             return None
         if await self._is_forgetting(view):
             raise RefusedError(
@@ -228,7 +228,7 @@ class ExistingSagas:
             await self.give_up(claim)
         state = event = None
         if not run.running:
-            event = await _event_of(run)
+            event = await event_of(run)
             outcome = await outcome_of(self._locator, run)
             if outcome.row is not None:
                 return self.run_in_ledger(outcome.row, input, event)
@@ -283,7 +283,7 @@ def _validated(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     return input, []
 
 
-async def _event_of(run: RunInfo) -> str | None:
+async def event_of(run: RunInfo) -> str | None:
     """The identity of the event that has started a run; None if none did, or it is not recorded."""
     event = (await run.memo()).get(EVENT_MEMO)
     return event if isinstance(event, str) else None

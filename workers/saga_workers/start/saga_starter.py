@@ -50,6 +50,7 @@ from sagas.protocol.payloads import (
     SIGNATURE_HEADER,
     STARTED_AT_MEMO,
 )
+from sagas.protocol.redelivery_names import REDELIVERY_HEADER
 from sagas.protocol.saga_view import STARTED_AGAIN
 from sagas.protocol.signed_content import start_content
 from sagas.settings.signing_keys import SigningKeys
@@ -136,9 +137,11 @@ class SagaStarter:
         *,
         id: str | None = None,
         again: bool = False,
+        after: int | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> StartResult:
-        """Start a saga, or find the run that exists already. ``labels`` are added to the definition's.
+        """Start a saga, or find the run that exists already. ``labels`` are added to the definition's. ``after``: with
+        ``again`` only after this generation.
 
         Raises UsageError if the id is not valid; RefusedError if the id belongs to another saga or input, to a run that
         was undone (use ``again``), or to one that was terminated; LedgerUnavailable if only the ledger could tell.
@@ -152,9 +155,10 @@ class SagaStarter:
         if past is not None and not (again and past.view.state in STARTED_AGAIN):
             await self._existing.give_up(claim)
             return self._existing.run_in_ledger(past, request.input)
-        headers, reuse = {}, WorkflowIDReusePolicy.REJECT_DUPLICATE
+        headers: dict[str, Any] = {} if request.redelivery is None else {REDELIVERY_HEADER: dict(request.redelivery)}
+        reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         try:
-            generation = await self._existing.next_generation(saga_id, past) if again else None
+            generation = await self._existing.next_generation(saga_id, past, after) if again else None
         except RefusedError:
             await self._existing.give_up(claim)
             raise

@@ -12,6 +12,8 @@ class StartRequest:
     """A validated start. ``id`` is None if the definition has no id template. ``steps`` has its validation taken.
 
     ``event``: the identity of the event, or of the enqueued row, that starts the saga; None if none does.
+    ``redelivery``: when that event starts the saga again, as the header says it, see
+    :mod:`sagas.protocol.redelivery_names`; None: never.
     """
 
     input: Any
@@ -19,6 +21,7 @@ class StartRequest:
     labels: Mapping[str, str]
     steps: int = 0
     event: str | None = None
+    redelivery: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,8 @@ class SagaTrigger:
             raise ProcessStopping()
         try:
             request, saga_id = await checked(record, partial(_start_request, starter, trigger.values, message, context))
+            if waits := trigger.trigger.redeliver:
+                request = replace(request, redelivery={"intervals": list(waits), "passed": 0})
             started = await self._starts(trigger, starter).start(request, id=saga_id)
         except UsageError as error:
             raise PoisonMessage(error.message) from None

@@ -30,7 +30,7 @@ from sagas.protocol.payloads import (
     NOTIFICATION_WORKFLOW,
     OWNER_HEADER,
     UNDO_SUFFIX,
-    second_notification_id,
+    second_workflow_id,
 )
 from sagas.protocol.saga_view import DeliveryState, ErrorView, NotificationView, SagaView
 from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, MAX_TYPE_CHARACTERS
@@ -76,7 +76,7 @@ async def _other_run(temporal: Temporal, row: NotificationView, saga_id: str) ->
     """The run that the saga has started under the second id, because somebody else had the first one, or under one that
     nobody can guess, because both were taken.
     """
-    described = await describe_run(temporal, second_notification_id(row.run))
+    described = await describe_run(temporal, second_workflow_id(row.run))
     if described is not None and _is_of(described.run, saga_id):
         return described.run
     condition = None if described is None else prefix_condition("WorkflowId", f"{row.run}.")

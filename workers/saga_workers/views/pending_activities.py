@@ -17,6 +17,7 @@ from sagas.protocol.payloads import (
     SLOT_STATE_ACTIVITY,
     VERIFY_ACTIVITY,
 )
+from sagas.protocol.redelivery_names import REDELIVER_ACTIVITY
 
 _OF_NO_STEP = {
     LOAD_ACTIVITY: "loading its definition or input",
@@ -28,6 +29,7 @@ _OF_NO_STEP = {
     SLOT_ACTIVITY: "the start of its saga",
     SLOT_STATE_ACTIVITY: "the question whether its saga has ended",
     SLOT_CANCEL_ACTIVITY: "the cancel of its saga",
+    REDELIVER_ACTIVITY: "the next start of its saga",
     **{name: name for name in BULK_ACTIVITIES},
 }
 """The words for each activity type that belongs to no step."""

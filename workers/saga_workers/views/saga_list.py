@@ -40,10 +40,7 @@ from saga_workers.views.saga_view import (
 from saga_workers.views.unreadable_runs import readable_view
 from sagas.errors import UsageError
 from sagas.protocol.payloads import (
-    BATCH_WORKFLOW,
-    BULK_WORKFLOW,
-    NOTIFICATION_WORKFLOW,
-    SCHEDULE_WORKFLOW,
+    ENGINE_WORKFLOWS,
     UNDO_SUFFIX,
 )
 from sagas.protocol.saga_view import FINAL_STATES, STATES, SagaView
@@ -53,9 +50,6 @@ _LEDGER_PAGE = 50
 """Rows of the ledger read at once; Temporal is asked about each of them."""
 _QUERY_TIMEOUT = timedelta(seconds=2)
 """Maximum time for the response of one saga in a list."""
-
-_OTHER_TYPES = (NOTIFICATION_WORKFLOW, BATCH_WORKFLOW, BULK_WORKFLOW, SCHEDULE_WORKFLOW)
-"""The types of the engine's runs that are not sagas."""
 
 # Most runs never write SagaState: RUNNING and COMPLETED follow from Temporal's status alone.
 _FILTERS = {
@@ -107,7 +101,7 @@ def visibility_query(criteria: SagaFilter) -> str:
     Raises UsageError if there is no such state, or if the filter compares a value that Temporal cannot compare.
     """
     parts = ["ExecutionStatus != 'ContinuedAsNew'"]
-    parts += [f"WorkflowType != '{type}'" for type in _OTHER_TYPES]
+    parts += [f"WorkflowType != '{type}'" for type in ENGINE_WORKFLOWS]
     if criteria.saga is not None:
         parts.append(keyword_condition("WorkflowType", criteria.saga))
     if criteria.task_queue is not None:

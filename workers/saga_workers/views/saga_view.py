@@ -34,6 +34,7 @@ from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications
 from saga_workers.views.pending_activities import activities_under_way, parse_activity_id
+from saga_workers.views.redeliveries import with_redelivery
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
 from saga_workers.views.undone_before_reset import with_undone_steps
 from sagas.builtins.signal_names import CANCEL_SIGNAL
@@ -45,6 +46,7 @@ from sagas.protocol.payloads import (
     NOTIFICATION_WORKFLOW,
     VIEW_QUERY,
 )
+from sagas.protocol.redelivery_names import REDELIVERY_WORKFLOW
 from sagas.protocol.saga_view import (
     ErrorView,
     OperationView,
@@ -109,9 +111,10 @@ async def view_at(
 
     if location.run is not None:
         run = location.run.run
-        if run.workflow_type == NOTIFICATION_WORKFLOW:
+        if run.workflow_type in (NOTIFICATION_WORKFLOW, REDELIVERY_WORKFLOW):
             saga = run.parent_id or "a saga"
-            raise UsageError(f"{run.id} is a notification of {saga}, not a saga", help=saga_command("show", saga))
+            what = "a notification" if run.workflow_type == NOTIFICATION_WORKFLOW else "the next start"
+            raise UsageError(f"{run.id} is {what} of {saga}, not a saga", help=saga_command("show", saga))
         view = await read(location.run)
         undo = location.undo
         if run.running and may_be_undone(view.state):  # it is over, although its run is not closed yet
@@ -119,6 +122,7 @@ async def view_at(
         if undo is not None:
             view = with_shown_undo(view, await read(undo))
         view = await with_notifications(temporal, await with_undone_steps(locator, run, view))
+        view = await with_redelivery(temporal, view, closed=not run.running)
         return replace(view, web_ui=web_ui_link(web_ui, temporal.namespace, run.id, run.run_id))
     if location.member is not None:
         view = await view_in_bulk(temporal, location.member, web_ui=web_ui, timeout=timeout, workers=workers)

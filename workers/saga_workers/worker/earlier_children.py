@@ -7,7 +7,7 @@ start names, and anybody may close a workflow that has the id of the parent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,11 +30,12 @@ from saga_workers.views.saga_view import view_of_run
 from sagas.machine.parked import MOST_REPORTED
 from sagas.protocol.nested_result import completed_child
 from sagas.protocol.origin import same_owner
-from sagas.protocol.payloads import NOTIFICATION_WORKFLOW, UNDO_SUFFIX, is_notification_id
+from sagas.protocol.payloads import NOTIFICATION_WORKFLOW, UNDO_SUFFIX, is_delivery_id
+from sagas.protocol.redelivery_names import REDELIVERY_WORKFLOW
 from sagas.protocol.saga_view import SagaView
 from sagas.protocol.signed_content import message_content
 from sagas.settings import Settings
-from sagas.settings.signing_keys import SigningKeys
+from sagas.settings.signing_keys import Purpose, SigningKeys
 from sagas.workflow.failures import child_result
 from sagas.workflow.json_payloads import read_payload
 
@@ -50,11 +51,11 @@ async def look_up_earlier_child(
 
     ``undone``: it is to be undone, so of one that is GONE also ``why`` it cannot be started again for that, or None.
 
-    Of a notification: OWN or FOREIGN for its open run, FREE without one.
+    Of a notification or a redelivery: OWN or FOREIGN for its open run, FREE without one.
 
     Raises RPCError, and SagaError for a guard that cannot be read.
     """
-    if is_notification_id(id):
+    if is_delivery_id(id):
         return await _delivery(locator, id)
     location = await locator.within_temporal().locate(id)
     if (
@@ -123,19 +124,23 @@ async def _open_effects(settings: Settings, id: str) -> str:
 
 
 async def _delivery(locator: Locator, id: str) -> dict[str, Any]:
-    """The answer about a notification: its run counts if the project has signed what it was started with."""
+    """The answer about a notification or a redelivery: its run counts if the project has signed its order."""
     described = await describe_run(locator.temporal, id)
     if described is None or not described.run.running:
         return {"state": "FREE"}
     run = described.run
-    if run.workflow_type == NOTIFICATION_WORKFLOW and is_on_own_queue(locator, run):
+    if (purpose := _PURPOSES.get(run.workflow_type)) is not None and is_on_own_queue(locator, run):
         started = await start_of_run(locator.temporal, id, run.run_id)
-        if started is not None and await _is_signed(locator.keys, run, started.input.payloads):
+        if started is not None and await _is_signed(locator.keys, run, purpose, started.input.payloads):
             return {"state": "OWN"}
     return {"state": "FOREIGN", "holder": holder_in_words(run)}
 
 
-async def _is_signed(keys: SigningKeys | None, run: RunInfo, payloads: Sequence[Payload]) -> bool:
+_PURPOSES: Mapping[str, Purpose] = {NOTIFICATION_WORKFLOW: "notification", REDELIVERY_WORKFLOW: "redelivery"}
+"""The purpose of the signature of an order, by the type of the run that it has started."""
+
+
+async def _is_signed(keys: SigningKeys | None, run: RunInfo, purpose: Purpose, payloads: Sequence[Payload]) -> bool:
     if keys is None or not keys.keys:
         return True
     try:
@@ -143,7 +148,7 @@ async def _is_signed(keys: SigningKeys | None, run: RunInfo, payloads: Sequence[
     except UNREADABLE_VALUE:
         return False
     signature = order.get("signature") if isinstance(order, dict) else None
-    return isinstance(order, dict) and keys.verifies("notification", message_content([run.id], order), signature)
+    return isinstance(order, dict) and keys.verifies(purpose, message_content([run.id], order), signature)
 
 
 async def _why_not_again(settings: Settings, locator: Locator, id: str) -> str | None:

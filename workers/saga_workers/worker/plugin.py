@@ -35,7 +35,7 @@ from saga_activities.needed_connections import NeededConnections
 from saga_activities.server_clock import ServerClock
 from saga_activities.standing_pauses import StandingPauses
 from saga_activities.temporal.definition_loader import DefinitionLoader
-from saga_activities.temporal.saga_activities import SagaActivities
+from saga_activities.temporal.saga_activities import SagaActivities, StartActivity
 from saga_workers.bulk.detached_starts import SagaDetacher
 from saga_workers.ledger.ledger_mark import LedgerMark
 from saga_workers.ledger.recording import LedgerInterceptor
@@ -44,6 +44,7 @@ from saga_workers.ledger.writer import LedgerWriter
 from saga_workers.location.locator import Locator
 from saga_workers.runtime.logs import leave_out_responses, log_attempt, shorten_missing_keys
 from saga_workers.schedules.scheduled_starts import ScheduledStarts
+from saga_workers.start.redelivered_starts import RedeliveredStarts
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.temporal.data_converter import check_codec, for_workflow_tasks, project_client, with_codec
 from saga_workers.temporal.machine_query import verifying_keys
@@ -71,10 +72,12 @@ from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
 from saga_workers.worker.worker_trust import TrustInterceptor, WorkerTrust
 from sagas.definition.model import Definition
 from sagas.project import Project
+from sagas.protocol.redelivery_names import REDELIVER_ACTIVITY
 from sagas.settings import load_settings
 from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.notify import NotifyWorkflow
+from sagas.workflow.redelivery import RedeliveryWorkflow
 from sagas.workflow.saga_workflow import SagaWorkflow
 from sagas.workflow.schedule_workflow import ScheduledStart
 
@@ -127,7 +130,7 @@ class SagaPlugin(SimplePlugin):
         super().__init__(
             "saga-orchestrator",
             data_converter=self._with_codec,
-            workflows=[SagaWorkflow, BulkWorkflow, BatchWorkflow, NotifyWorkflow, ScheduledStart],
+            workflows=[SagaWorkflow, BulkWorkflow, BatchWorkflow, NotifyWorkflow, ScheduledStart, RedeliveryWorkflow],
             workflow_runner=_pass_through_engine,
             interceptors=[
                 HeaderInterceptor(),
@@ -205,7 +208,7 @@ class SagaPlugin(SimplePlugin):
             bulk,
             parked,
             ServerClock(partial(measure_server_clock, client)),
-            self._scheduled_starts(client, task_queue),
+            self._start_activity(client, task_queue),
             lambda: mark.id,
         )
         config["activities"] = [*config.get("activities", ()), activities.perform]
@@ -215,7 +218,7 @@ class SagaPlugin(SimplePlugin):
         )
         return config
 
-    def _scheduled_starts(self, client: Client, task_queue: str) -> ScheduledStarts:
+    def _start_activity(self, client: Client, task_queue: str) -> StartActivity:
         settings = self._project.settings
         locator = Locator(client, self._ledger, settings)
 
@@ -229,7 +232,13 @@ class SagaPlugin(SimplePlugin):
                 attributes=tuple(await existing_attributes(client)),
             )
 
-        return ScheduledStarts(locator, self._trust.definition, make_starter, settings.vars, task_queue)
+        scheduled = ScheduledStarts(locator, self._trust.definition, make_starter, settings.vars, task_queue)
+        again = RedeliveredStarts(locator, self._trust.definition, make_starter)
+
+        async def perform(activity_type: str, request: Mapping[str, Any]) -> dict[str, Any]:
+            return await (again(request) if activity_type == REDELIVER_ACTIVITY else scheduled(activity_type, request))
+
+        return perform
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
         """Called by Temporal around the worker's life; closes the connections with it."""

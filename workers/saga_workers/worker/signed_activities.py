@@ -32,6 +32,7 @@ from sagas.settings.signing_keys import SigningKeys
 from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.notify import NotifyWorkflow
+from sagas.workflow.redelivery import RedeliveryWorkflow
 from sagas.workflow.run_trust import RunTrust
 from sagas.workflow.saga_workflow import SagaWorkflow
 from sagas.workflow.schedule_workflow import ScheduledStart
@@ -78,7 +79,7 @@ class _Signing(worker.WorkflowOutboundInterceptor):
 
     def _signed(self, type: str, args: Sequence[Any], headers: Mapping[str, Payload]) -> Mapping[str, Payload]:
         # The user's own workflows on this worker do not speak for the engine.
-        engine = SagaWorkflow | BulkWorkflow | BatchWorkflow | NotifyWorkflow | ScheduledStart
+        engine = SagaWorkflow | BulkWorkflow | BatchWorkflow | NotifyWorkflow | ScheduledStart | RedeliveryWorkflow
         if not isinstance(workflow.instance(), engine):
             return headers
         trust: RunTrust | None = getattr(workflow.instance(), "trust", None)

@@ -46,6 +46,7 @@ from sagas.text.json_values import json_problem
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.client_fields import MALFORMED
 from sagas.workflow.notify import NotifyWorkflow
+from sagas.workflow.redelivery import RedeliveryWorkflow
 from sagas.workflow.run_start import drop_forged_outcome, read_header
 from sagas.workflow.run_trust import UNSIGNED_REPETITION, MessagePurpose, RunTrust
 from sagas.workflow.saga_workflow import SagaWorkflow
@@ -342,6 +343,6 @@ class _TrustInbound(WorkflowInboundInterceptor):
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         drop_forged_outcome()
         saga = workflow.instance()
-        if isinstance(saga, SagaWorkflow | BulkWorkflow | NotifyWorkflow | ScheduledStart):
+        if isinstance(saga, SagaWorkflow | BulkWorkflow | NotifyWorkflow | ScheduledStart | RedeliveryWorkflow):
             saga.trust = RunTrust(self._trust, workflow.random_seed(), self._first_seed)
         return await super().execute_workflow(input)

@@ -90,6 +90,7 @@ def _print_plan(plan: Explanation) -> None:
         describe_commit_point,
         describe_locks,
         describe_notification,
+        describe_redelivery,
         describe_schedule,
     )
     from sagas.presentation.step_phrases import step_phrases
@@ -106,7 +107,7 @@ def _print_plan(plan: Explanation) -> None:
             out.print(Padding(to_rich(list(phrases)), (0, 0, 0, 4), expand=False))
         out.print()
     out.print(describe_commit_point(definition))
-    for sentence in (describe_locks(definition), describe_schedule(definition)):
+    for sentence in (describe_locks(definition), describe_schedule(definition), describe_redelivery(definition)):
         if sentence is not None:
             out.print(to_rich([(sentence, "")]))
     for notification in definition.notify:

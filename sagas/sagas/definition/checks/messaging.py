@@ -170,6 +170,7 @@ def check_triggers(draft: SagaDraft, report: Report) -> None:
     dead letter, and every scheduled start refused; and signals that cannot share a workflow."""
     for trigger in kafka_triggers(draft.root):
         _check_bulk(trigger, report)
+        _check_redelivery(draft, trigger, report)
         if trigger.values.get("signal"):
             _check_signal(draft, trigger, report)
         elif "input" in trigger:
@@ -190,6 +191,18 @@ def _check_bulk(trigger: ParsedMapping, report: Report) -> None:
         report.add("SAGA133", trigger.position_of("bulk"), "a trigger with `signal` starts no saga")
     elif (bulk.get("wait") or 0) > MAX_BULK_WAIT:
         report.add("SAGA133", bulk.node_of("wait"), f"an event would wait longer than {MAX_BULK_WAIT:g}s")
+
+
+def _check_redelivery(draft: SagaDraft, trigger: ParsedMapping, report: Report) -> None:
+    if not trigger.values.get("redeliver"):
+        return
+    position = trigger.position_of("redeliver")
+    if trigger.values.get("signal"):
+        report.add("SAGA138", position, "a trigger with `signal` starts no saga")
+    elif trigger.values.get("bulk") is not None:
+        report.add("SAGA138", position, "sagas that share a workflow (`bulk`) do not know the event that started them")
+    elif draft.definition.recovery == "forward":
+        report.add("SAGA138", position, "a saga with `recovery: forward` is never compensated")
 
 
 def _check_signal(draft: SagaDraft, trigger: ParsedMapping, report: Report) -> None:

@@ -216,6 +216,7 @@ def _build_triggers(top: ParsedMapping) -> tuple[KafkaTrigger, ...]:
                 signal=kafka_trigger.values.get("signal"),
                 filter=None if condition is None else wrap(condition),
                 bulk=_build_bulk(kafka_trigger.values.get("bulk")),
+                redeliver=kafka_trigger.values.get("redeliver") or (),
                 **written,
             )
         )

@@ -28,6 +28,7 @@ from sagas.definition.parser.field_types import (
     String,
     StringMap,
 )
+from sagas.definition.parser.redelivery_types import Redelivery
 from sagas.definition.parser.schedule_types import CatchupWindow, CronExpression, OverlapPolicy, TimeZone
 from sagas.definition.parser.task_queue_type import TaskQueueName
 from sagas.definition.saga_ids import SAGA_NAME
@@ -232,6 +233,12 @@ KAFKA_TRIGGER = MappingType(
         Field("signal", String(), "sends this signal to the waiting saga `id` instead of starting one"),
         Field("filter", Condition(), "CEL over `trigger`: false ignores the event"),
         Field("bulk", BULK_TRIGGER, "sagas of events that arrive together share a workflow; needs a ledger"),
+        Field(
+            "redeliver",
+            Redelivery(),
+            "`true`: an event whose saga was compensated starts it again, after 10s, 1m, 5m, 30m and 2h; `{intervals: "
+            "[1m, 10m]}`: after these waits",
+        ),
     ),
 )
 SCHEDULE_TRIGGER = MappingType(

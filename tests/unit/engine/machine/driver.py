@@ -27,6 +27,7 @@ from sagas.protocol.messages import (
     MachineEvent,
     Notify,
     RecordState,
+    Redeliver,
     ReleaseLocks,
     RollBackSaga,
     RunWasReset,
@@ -104,6 +105,7 @@ class MachineDriver:
         self.records: list[RecordState] = []
         self.finishes: list[Finish] = []
         self.notified: list[Notify] = []
+        self.redelivered: list[Redeliver] = []
         self.lock_requests: list[AcquireLocks] = []
         self.released: list[ReleaseLocks] = []
         self.flights: dict[str, Call | StartSaga | RollBackSaga | UndoSaga] = {}
@@ -177,6 +179,8 @@ class MachineDriver:
                     self.records.append(command)
                 case Notify():
                     self.notified.append(command)
+                case Redeliver():
+                    self.redelivered.append(command)
                 case AcquireLocks():
                     self.lock_requests.append(command)
                 case ReleaseLocks():
