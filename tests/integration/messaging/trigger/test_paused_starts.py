@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -14,6 +16,7 @@ from temporalio.client import ScheduleBackfill, ScheduleOverlapPolicy
 
 from saga_activities import standing_pauses
 from saga_activities.connections import open_engine
+from saga_workers.client import Client
 from sagas import enqueue
 from sagas.project import Project
 from sagas.protocol.schedule_order import schedule_id
@@ -25,6 +28,7 @@ from tests.helpers.new_databases import new_database
 from tests.helpers.processes import RelayProcess, TemporalServer, TriggerProcess
 from tests.helpers.waiting import until
 from tests.integration.cli.conftest import CommandLine
+from tests.integration.serve.served_console import TOKENS, serving
 
 PAID = """
 saga: NAME
@@ -64,7 +68,7 @@ async def test_all_that_starts_and_undoes_waits_and_ends_once(
     (tmp_path / "saga.toml").write_text(
         f'definitions = ["."]\n[temporal]\naddress = "{temporal.address}"\ntask_queue = "{mark}"\n'
         f'[connections.shop]\nurl = "{database}"\n[ledger]\nconnection = "shop"\n[enqueue]\nconnections = ["shop"]\n'
-        f'[kafka]\nbootstrap_servers = "{kafka.address}"\nprefix = "{mark}"\n'
+        f'[kafka]\nbootstrap_servers = "{kafka.address}"\nprefix = "{mark}"\noutbox = "shop"\n'
     )
 
     def paid() -> list[tuple[Any, ...]]:
@@ -117,6 +121,7 @@ async def test_all_that_starts_and_undoes_waits_and_ends_once(
             await until(all_wait)
             assert paid() == [(older,)]
             assert f"a stocktaking; {count} sagas wait for it" in (await cli.saga("list", "--stuck")).err
+            await _see_messages_on_the_board(client, monkeypatch, topics[0])
             held = await cli.saga("pause", older, "--reason", "ask first")  # the undo, which has a run of its own
             assert held.code == 0, held
             resumed = await cli.saga("resume", *what)
@@ -127,3 +132,19 @@ async def test_all_that_starts_and_undoes_waits_and_ends_once(
             assert (await cli.saga("resume", older)).code == 0
             await until(lambda: ended(older, "COMPENSATED"))
             assert paid() == sorted((each,) for each in (*expected, *together))
+
+
+async def _see_messages_on_the_board(client: Client, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+    """The board of the console tells of the outbox, and how far the triggers have read."""
+    for name, value in TOKENS.items():
+        monkeypatch.setenv(name, value)
+    async with serving(client) as url, httpx.AsyncClient(base_url=url, timeout=60, headers={"Origin": url}) as browser:
+        await browser.post("/console/sign-in", data={"token": TOKENS["STAFF"]})
+
+        async def shown() -> str | None:
+            board = html.unescape((await browser.get("/console")).text)
+            return board if "Incoming: " in board else None
+
+        board = await until(shown)
+    assert "✔ Outgoing events of shop: 0 wait to be published" in board
+    assert topic in board
