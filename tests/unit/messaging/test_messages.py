@@ -11,7 +11,7 @@ import pytest
 
 from saga_workers.trigger.retry import PoisonMessage
 from saga_workers.trigger.saga_trigger import MAX_FILL_TIME, TriggerExpressions, fill_time
-from saga_workers.trigger.trigger_process import make_plan
+from saga_workers.trigger.trigger_process import TriggerPlan, make_plan
 from sagas import Event, Message, bridge, consumer
 from sagas.actions.consumers import (
     HANDLER_ATTRIBUTE,
@@ -28,7 +28,7 @@ from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import UsageError
 from sagas.project import Project
-from sagas.settings import Settings
+from sagas.settings import Settings, load_settings
 
 UUID = "0199d4b2-6f0e-7f0a-8f43-3c6f2f6b1f11"
 IDS = (
@@ -215,6 +215,18 @@ def test_no_readers_give_a_one_line_error(tmp_path: Path) -> None:
         make_plan(triggered, ["shop", "shp"])
 
 
+SETTINGS = """
+definitions = ["."]
+kafka = {bootstrap_servers = "127.0.0.1:1", outbox = "shop"}
+connections.shop.url = "sqlite:///shop.db"
+"""
+
+ASKS = """
+saga: asks
+steps: [{id: ask, uses: kafka.request, compensate: kafka.request, with: {topic: commands, value: {}}}]
+"""
+
+
 def test_consumers_and_bridges_are_found_in_the_modules(tmp_path: Path) -> None:
     (tmp_path / "readers.py").write_text(
         "from __future__ import annotations\nfrom sagas import bridge, consumer\n\n"
@@ -227,6 +239,24 @@ def test_consumers_and_bridges_are_found_in_the_modules(tmp_path: Path) -> None:
         ("book", "orders", "shop")
     ]
     assert [(bridge.name, bridge.to) for bridge in message_handlers.bridges] == [("copier", "copy")]
+
+    (tmp_path / "shop.saga.yaml").write_text(TRIGGERED, encoding="utf-8")
+    (tmp_path / "asks.saga.yaml").write_text(ASKS, encoding="utf-8")
+    (tmp_path / "saga.toml").write_text(SETTINGS, encoding="utf-8")
+    project = Project(load_settings(tmp_path), Actions(), message_handlers)
+    all_of_them = {"shop", "book", "copier", "replies"}
+    assert readers_in(make_plan(project)) == all_of_them
+    for name in all_of_them:
+        assert readers_in(make_plan(project, [name])) == {name}, "the others are not run"
+    assert readers_in(make_plan(project, ["copier", "replies"])) == {"copier", "replies"}
+
+
+def readers_in(plan: TriggerPlan) -> set[str]:
+    """The names of `--only` that the plan has."""
+    names = {definition.saga for definition, _ in plan.triggers}
+    return (
+        names | {each.name for each in (*plan.consumers, *plan.bridges)} | ({"replies"} if plan.reply_topics else set())
+    )
 
 
 def test_consumer_mistakes_are_reported_when_it_is_loaded() -> None:
