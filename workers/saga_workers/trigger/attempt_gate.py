@@ -63,8 +63,9 @@ class AttemptGate:
         """Enter for an attempt that must run alone. ``ended``: how many have ended their process before. ``timeout``:
         seconds after which it has blocked the event loop.
         """
+        # Not while others wait behind it: the records that another reader had in hand when the process ended run alone.
+        await self._settle(_BACKOFF.delay(ended - 1) if ended else 0.0)
         async with self._lone:
-            await self._settle(_BACKOFF.delay(ended - 1) if ended else 0.0)
             self._open.clear()
             try:
                 await self._wait_quiet()

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from saga_activities.kafka.admin import KafkaAdmin
+from saga_activities.kafka.config import consumer_config
 from saga_workers.trigger import reader
 from saga_workers.trigger.delivery import DeliveryMark
 from sagas import Message, bridge, consumer
@@ -116,9 +118,10 @@ async def test_while_the_reader_is_down(kafka: Broker, shop: Shop, tmp_path: Pat
     assert sorted(number for _, number in shop.effects()) == [*range(8), *range(100, 140)]
 
 
-async def test_records_deleted_before_they_were_read_are_named(
+async def test_records_that_a_position_has_not_got_are_named(
     kafka: Broker, shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Deleted before they were read; or the position is beyond the end, and what is there is not skipped."""
     topic = kafka.create_topic()
     project = _project(tmp_path, kafka, shop, topic)
     group = f"{project.settings.kafka.prefix}-consumer-note"
@@ -130,8 +133,16 @@ async def test_records_deleted_before_they_were_read_are_named(
     with caplog.at_level(logging.WARNING, logger="saga.trigger"):
         async with triggering(project):
             await until_in_thread(lambda: fully_consumed(kafka, group, topic))
-    assert sorted(number for _, number in shop.effects()) == [0, 1, 2, 3, 9, 10, 11]
-    assert "5 records were deleted before they were read" in caplog.text
+        assert sorted(number for _, number in shop.effects()) == [0, 1, 2, 3, 9, 10, 11]
+        assert "5 records were deleted before they were read" in caplog.text
+        client = Consumer(consumer_config(project.settings.kafka, group))
+        client.commit(offsets=[TopicPartition(topic, 0, 40)], asynchronous=False)
+        client.close()
+        kafka.produce(topic, 12)
+        async with triggering(project):
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
+    assert sorted(number for _, number in shop.effects()) == [0, 1, 2, 3, 9, 10, 11, 12]
+    assert "the position is beyond the end of the partition, 13" in caplog.text
 
 
 @pytest.mark.slow
