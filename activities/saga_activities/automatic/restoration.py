@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from saga_activities.automatic import row_locks
+from saga_activities.automatic.changed_back import changed_before, pass_on_to_others
 from saga_activities.automatic.changed_rows import (
     StepRows,
     cannot_restore,
@@ -77,13 +78,11 @@ async def restore(
     digest, loaded = images_digest(stored), stored
     stored = _as_present(stored, images, types, tables)
     present_types = {name: table.shape.types for name, table in tables.items()}
+    present_image = _present_image(sql, tables)
     try:
-        passed = await pass_on(sql, reliance, images, stored, present_types, _present_image(sql, tables))
+        passed = await pass_on(sql, reliance, images, stored, present_types, present_image)
     except NotImageable as error:
-        raise NeedsOperator(
-            f"a row cannot be restored automatically any more: {error.why}",
-            **unread_rows(sql.dialect, [(types, loaded)]),
-        ) from error
+        raise _cannot_read(sql, error, types, loaded) from error
     images = [image for place, image in enumerate(images) if place not in passed.places]
     stored = [row for place, row in enumerate(stored) if place not in passed.places]
     first, last = net_images(images)
@@ -93,7 +92,15 @@ async def restore(
         raise NeedsOperator(error.why, **unread_rows(sql.dialect, [(types, loaded)])) from error
     # A row that is as before this step is restored, unless it is so by a later step, whose undo would change it again.
     built_upon = frozenset(row for row, image in passed.built_upon.items() if current.get(row) == decoded_image(image))
-    rows = StepRows(tables, first, last, current, digest, images, built_upon | passed.blocked)
+    in_doubt = built_upon | passed.blocked
+    states = {row: (first[row], last[row], current[row]) for row in last if row not in in_doubt}
+    try:
+        by_others = await pass_on_to_others(sql, entry_key, states, stored, present_types, present_image)
+    except NotImageable as error:
+        raise _cannot_read(sql, error, types, loaded) from error
+    images = [image for image in images if image.row not in by_others.given]
+    first, last = net_images(images)
+    rows = StepRows(tables, first, last, current, digest, images, in_doubt | by_others.blocked)
     if rows.changed_rows:
         raise await changed_since(sql, entry_key, rows)
     open_rows = rows.open_rows
@@ -109,6 +116,11 @@ async def restore(
     return _restored(len(open_rows), entry_key, passed.heirs)
 
 
+def _cannot_read(sql: SqlSession, error: NotImageable, types: ImageTypes, loaded: Sequence[Row]) -> NeedsOperator:
+    why = f"a row cannot be restored automatically any more: {error.why}"
+    return NeedsOperator(why, **unread_rows(sql.dialect, [(types, loaded)]))
+
+
 async def keep_rows(sql: SqlSession, entry_key: EntryKey) -> None:
     """Lock the rows of an entry whose undo is parked: a saga that has ended, and is undone later, has none any more.
 
@@ -120,10 +132,20 @@ async def keep_rows(sql: SqlSession, entry_key: EntryKey) -> None:
 
 
 async def _lock_rows(sql: SqlSession, entry_key: EntryKey, images: Sequence[RowImage]) -> None:
-    try:
-        await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key)
-    except RowLocked as error:
-        raise InfrastructureError(f"{error}, so it cannot be restored yet", details=error.details) from error
+    """Lock the rows of an entry, but for those that belong to a saga whose undo waits for this one, because it has
+    changed them before this entry, and has ended in between.
+    """
+    rows = list({image.row: None for image in images})
+    passed: dict[str, Collection[str]] = {}
+    while True:
+        try:
+            return await row_locks.acquire(sql, rows, entry_key, passed)
+        except RowLocked as error:
+            holder = error.details["owner"]
+            if holder not in passed and (earlier := await changed_before(sql, entry_key, holder)):
+                passed[holder] = earlier
+                continue
+            raise InfrastructureError(f"{error}, so it cannot be restored yet", details=error.details) from error
 
 
 def _restored(rows: int, entry_key: EntryKey, heirs: Sequence[EntryKey]) -> dict[str, Any]:

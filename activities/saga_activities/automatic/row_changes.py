@@ -44,7 +44,7 @@ async def number_changes(sql: SqlSession, saga_id: str, images: Sequence[dict[st
     earlier: dict[str, list[Row]] = {}
     # A snapshot may be older than the change of a step that this transaction has waited for; a locking read never is.
     lock = " LOCK IN SHARE MODE" if sql.dialect in _MYSQL else ""
-    for names, values in _portions([image["row_hash"] for image in images]):
+    for names, values in portions([image["row_hash"] for image in images]):
         statement = f"{_SELECT_LAST.format(names=names)}{lock}"
         for row in await sql.all(statement, {**values, **_root(saga_id)}):
             last[row["row_hash"]] = max(row["row_change"], last.get(row["row_hash"], 0))
@@ -174,7 +174,7 @@ async def pass_on(
             if other["row_change"] > last and not reliance.covers(entry_of(other), other["undo_scope"]):
                 built_upon[row] = await present_image(other, "after_image")
     for heir, group in heirs.items():
-        await _inherit(sql, heir, [stored[place] for place in sorted(group)], types)
+        await inherit(sql, heir, [stored[place] for place in sorted(group)], types)
     places_given = frozenset(place for group in heirs.values() for place in group)
     return PassedOn(places_given, list(heirs), built_upon, frozenset(blocked))
 
@@ -182,9 +182,9 @@ async def pass_on(
 async def _later_changes(sql: SqlSession, entry_key: EntryKey, hashes: Sequence[str]) -> dict[str, list[Row]]:
     """The changes of other entries of rows that are still to be undone, by the hash of the row, in their order."""
     changes: dict[str, list[Row]] = {}
-    for names, values in _portions(hashes):
+    for names, values in portions(hashes):
         # The undo of another step may be on its way: it has marked its images, and this waits for its end.
-        statement = _SELECT_LATER.format(names=names) + _locking(sql)
+        statement = _SELECT_LATER.format(names=names) + locking(sql)
         rows = await select_images(sql, statement, {**values, **_root(entry_key.saga_id)})
         for row in rows:
             if entry_of(row) != entry_key:
@@ -241,8 +241,8 @@ async def image_chains(
     """
     types_of: dict[EntryKey, ImageTypes] = {}
     rows: list[Row] = []
-    for names, values in _portions(hashes):
-        statement = _SELECT_CHAIN.format(names=names) + _locking(sql)
+    for names, values in portions(hashes):
+        statement = _SELECT_CHAIN.format(names=names) + locking(sql)
         rows += await select_images(sql, statement, {**values, **_root(entry_key.saga_id)})
     chains: dict[str, list[ChainedChange]] = {}
     for row in sorted(rows, key=lambda row: (row["row_change"], row["sequence"])):
@@ -293,12 +293,12 @@ async def pass_on_to_the_last(
     values.
     """
     root = _root(reliance.entry_key.saga_id)
-    headers = await sql.all(_SELECT_OPEN + _locking(sql), root)
+    headers = await sql.all(_SELECT_OPEN + locking(sql), root)
     first = {row["row_hash"]: row["row_change"] for row in reversed(stored)}
     last = {row["row_hash"]: row["row_change"] for row in stored}
     earlier: set[EntryKey] = set()
     later: set[EntryKey] = set()
-    for names, hashes in _portions(list(first)):
+    for names, hashes in portions(list(first)):
         for row in await sql.all(_SELECT_CHANGES.format(names=names), {**hashes, **root}):
             key = entry_of(row)
             if row["row_change"] < last[row["row_hash"]]:
@@ -310,15 +310,15 @@ async def pass_on_to_the_last(
         if key == reliance.entry_key or not reliance.covers(key, row["undo_scope"]):
             continue
         if key not in earlier:
-            await _inherit(sql, key, stored, types)
+            await inherit(sql, key, stored, types)
             return key
         if key not in later and not await sql.all(_SELECT_CONFIRM, key.values):
-            await _inherit(sql, key, stored, types, later=True)
+            await inherit(sql, key, stored, types, later=True)
             return key
     return None
 
 
-async def _inherit(
+async def inherit(
     sql: SqlSession, heir: EntryKey, stored: Sequence[Row], types: TableTypes, *, later: bool = False
 ) -> None:
     """Give images to another entry, as if its step had made these changes before its own ones, or ``later``.
@@ -419,11 +419,11 @@ def _root(saga_id: str) -> dict[str, Any]:
     return {"saga_id": root, "length": len(root) + 1, "nested": f"{root}/"}
 
 
-def _locking(sql: SqlSession) -> str:
+def locking(sql: SqlSession) -> str:
     return {"sqlite": "", "postgresql": " FOR UPDATE OF i"}.get(sql.dialect, " FOR UPDATE")
 
 
-def _portions(hashes: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def portions(hashes: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Names of parameters for a list of SQL, with their values."""
     distinct = sorted(set(hashes))
     for start in range(0, len(distinct), _PORTION):

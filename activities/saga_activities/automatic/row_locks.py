@@ -8,8 +8,9 @@ is rolled back, and the state machine repeats it until `locks.wait` is over.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -60,9 +61,14 @@ OWN_TABLE = "saga_row_lock"
 """The table of the connection: it lists all rows that sagas have locked through it."""
 
 
-async def acquire(sql: SqlSession, rows: Sequence[LockedRow], entry_key: EntryKey) -> None:
+async def acquire(
+    sql: SqlSession,
+    rows: Sequence[LockedRow],
+    entry_key: EntryKey,
+    passed: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> None:
     """Lock rows for the root saga of an entry. Raises :class:`RowLocked` if another saga has one of them, whatever its
-    id.
+    id, but for the hashes of rows in ``passed`` for this other saga.
 
     A row of another schema is also locked in the table of that schema, where the connections to it see the lock.
     Raises :class:`NotImageable` if the saga has locked a row through a connection to another schema: the changes of a
@@ -89,6 +95,8 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], entry_key: EntryKe
             parameters = {f"hash{index}": hash for index, hash in enumerate(portion)}
             for row in await sql.all(_select_statement(sql.dialect, lock_table, len(portion)), parameters):
                 if row["saga_id"] != owner or not same_owner(row["saga_start"], entry_key.start):
+                    if row["row_hash"] in passed.get(row["saga_id"], ()):
+                        continue
                     since = format_timestamp(row["acquired_at"]) or ""
                     raise RowLocked(by_hash[row["row_hash"]].label, row["saga_id"], since)
                 if row["image_schema"] != row["own_schema"]:
