@@ -68,8 +68,8 @@ async def test_a_pause_is_ordered_shown_and_ended(bank: Bank, capsys: pytest.Cap
     assert paused.out.endswith(" because: it is moved\nsaga resume --connection bank    ends it\n")
     again = await cli.saga("--json", "pause", "--connection", "bank", "--as", "ben")
     assert (again.json["response"], again.json["who"]) == ("already paused", "anna")
-    run = await bank.client.start("transfer", transfer(1))
-    await bank.client.start("transfer", transfer(2))
+    run = await bank.client.start("transfer", transfer(97))
+    await bank.client.start("transfer", transfer(98))
 
     async def waits() -> bool:
         return "paused" in (await cli.saga("--json", "show", run.id)).json
