@@ -26,6 +26,7 @@ from saga_workers.worker.lock_gauges import LockGauges
 from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.poller_gauges import PollerGauges
 from saga_workers.worker.prepared_gauges import PreparedGauges
+from saga_workers.worker.reader_gauges import ReaderGauges
 from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
 from sagas.project import Project
 from sagas.settings import Settings
@@ -158,7 +159,7 @@ def test_the_page_lists_exactly_the_existing_metrics() -> None:
     nothing: Any = None  # what is not refreshed reads nothing
     standing, open_effects = SagaGauges(nothing, dict), OpenEffects(nothing, Settings())
     gauges = (standing, open_effects, LockGauges("shop", nothing), PollerGauges(nothing, dict, "sagas"))
-    gauges = (*gauges, PreparedGauges(dict))
+    gauges = (*gauges, PreparedGauges(dict), ReaderGauges(Project(Settings()), nothing))
     counted = {_exposed(metric.name, metric.type) for metric in WorkerMetrics().collect()}
     asked = {metric.name for metric in (metric for gauge in gauges for metric in gauge.collect())}
     triggered = {_exposed(metric.name, metric.type) for metric in TriggerMetrics().collect()}
