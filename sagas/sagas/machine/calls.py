@@ -206,7 +206,7 @@ def _undo_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
             guard = GuardSpec(operation.connection, "own", known_done)
         if guard.mode == "decide":
             guard = replace(guard, forward_hash=_forward_hash(run, entry))
-        if operation.uses == RESTORE:
+        if operation.uses in (RESTORE, DISCARD, REVERT):
             guard = replace(guard, undone_steps=image_scopes.undone_steps(run))
     return _new_call(
         run,

@@ -31,13 +31,22 @@ class UndoConflict(Exception):
     """A publication cannot be reverted exactly, because of later changes.
 
     ``report`` lists them. Its ``samples`` are rows that differ, each with ``key``, ``before`` and ``now`` as texts, and
-    ``rows`` is the number of all. ``by_hand`` is what a person can do: SQL, or a sentence.
+    ``rows`` is the number of all. ``by_hand`` is what a person can do: SQL, or a sentence. ``later``: saga id and entry
+    of each later publication in the same place that can be reverted, and is to be reverted first.
     """
 
-    def __init__(self, message: str, report: Mapping[str, Any], *, by_hand: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        report: Mapping[str, Any],
+        *,
+        by_hand: str | None = None,
+        later: Iterable[tuple[str, str]] = (),
+    ) -> None:
         super().__init__(message)
         self.report = dict(report)
         self.by_hand = by_hand
+        self.later = tuple(later)
         self.target: Target | None = None
         """The publication, where several are reverted together."""
 
@@ -114,6 +123,7 @@ class Sink(Protocol):
     def revert(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
         """Revert the publications: roll back if the head is ours, else remove exactly our rows.
 
+        They are in the order in which they were published, and are reverted in the reverse order.
         Raises UndoConflict, CommitConflict.
         """
         ...

@@ -77,13 +77,15 @@ class OutputPublisher:
             ]
             kept: list[UndoConflict] = []
             remaining: list[dict[str, Any]] = []
-            for sink, outputs in self._group_by_commit(visible):
+            # What was published last is reverted first: it may have replaced rows of what was published before it.
+            for sink, outputs in reversed(list(self._group_by_commit(visible))):
                 try:
                     with _conflicts_as_retryable():
                         done = await asyncio.to_thread(
                             sink.revert, [publication_of(row) for row in outputs], together=_is_together(outputs)
                         )
                 except UndoConflict as error:
+                    self._wait_for_other_steps(error)
                     kept.append(error)
                     remaining += [_remaining_output(row, error) for row in outputs]
                     continue
@@ -131,6 +133,17 @@ class OutputPublisher:
                 await asyncio.to_thread(self._area.remove_generation, row.target)
 
         return body
+
+    def _wait_for_other_steps(self, conflict: UndoConflict) -> None:
+        """Raises InfrastructureError as long as a later publication of a parallel step, which is to be undone too, is
+        in the way: their undos run in parallel, and what was published last has to be reverted first.
+        """
+        guard = self._invocation.guard
+        undone_steps = None if guard is None else guard.undone_steps
+        for saga_id, entry in conflict.later:
+            undone = undone_steps is None or entry.partition("#")[0] in undone_steps
+            if saga_id == self._invocation.saga_id and entry != self._invocation.entry and undone:
+                raise InfrastructureError(f"{entry} has published to the same place later, and is to be undone first")
 
     async def _may_become_visible(self, row: OutputRow, confirmed: bool) -> bool:
         """Return whether the sink may hold more than the output record says: a commit may be unacknowledged or still to
@@ -191,12 +204,18 @@ class OutputPublisher:
                 results[row.target.output] = published.to_json()
 
     def _group_by_commit(self, rows: Sequence[OutputRow]) -> Iterator[tuple[Sink, list[OutputRow]]]:
-        """The outputs that one call commits: all `together` outputs of one kind of sink, every other output alone."""
+        """The outputs that one call commits: all `together` outputs of one kind of sink, every other output alone.
+
+        Always in the same order, whichever step asks: it is the order of publication, and reversed that of the undo.
+        """
 
         def commit_group(row: OutputRow) -> tuple[str, str]:
             return (output_of(row).kind, "" if row.together else f"{row.target.step}/{row.target.output}")
 
-        for _, group in itertools.groupby(sorted(rows, key=commit_group), key=commit_group):
+        def place(row: OutputRow) -> tuple[tuple[str, str], str, str]:
+            return (commit_group(row), row.target.step, row.target.output)
+
+        for _, group in itertools.groupby(sorted(rows, key=place), key=commit_group):
             outputs = list(group)
             yield sink_for(output_of(outputs[0]).kind, self._settings), outputs
 

@@ -171,7 +171,7 @@ class IcebergSink:
         return self._commit(publications, together, TableDraft.publish, find_existing)
 
     def revert(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
-        return self._commit(publications, together, TableDraft.revert, lambda *_: None)
+        return self._commit(publications[::-1], together, TableDraft.revert, lambda *_: None)[::-1]
 
     def _commit(
         self,

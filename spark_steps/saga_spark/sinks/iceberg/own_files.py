@@ -19,6 +19,7 @@ from saga_spark.sinks.iceberg.snapshot_history import (
     publication_tag,
     row_changes_after,
     summary_properties,
+    visible_snapshot,
 )
 from saga_spark.sinks.sink import UndoConflict
 from sagas.text.shortening import counted, join_names
@@ -89,7 +90,17 @@ def undo_conflict(
         f"the publication in {table} cannot be reverted exactly: {problem}",
         {"table": table, "published": ours.snapshot_id, "before": before, "later_snapshots": later},
         by_hand=_by_hand(table, ours, before, target),
+        later=[publisher for change in later if (publisher := _visible_publisher(change["summary"], metadata))],
     )
+
+
+def _visible_publisher(summary: Mapping[str, str], metadata: TableMetadata) -> tuple[str, str] | None:
+    """The saga id and the entry of a snapshot that is a publication and has not been reverted."""
+    if "saga.key" not in summary:
+        return None
+    generation, output = int(summary["saga.generation"]), summary["saga.output"]
+    target = Target(summary["saga.id"], summary["saga.step"], generation, output)
+    return None if visible_snapshot(metadata, target) is None else (target.saga_id, target.step)
 
 
 _CHANGES = (ManifestEntryStatus.ADDED, ManifestEntryStatus.DELETED)

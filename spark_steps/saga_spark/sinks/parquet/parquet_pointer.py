@@ -192,6 +192,7 @@ def _overwrite_conflict(pointer: Pointer, name: str, others: list[PointerEntry],
         f"{publishers}",
         {"publication": name, "version": pointer.version, "after": later},
         by_hand=undo_first(entry.mark["saga.id"] for entry in others),
+        later=[(entry.mark["saga.id"], entry.mark["saga.step"]) for entry in others],
     )
 
 

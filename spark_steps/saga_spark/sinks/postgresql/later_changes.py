@@ -79,6 +79,7 @@ def later_conflict(table: str, text: str, later: Iterable[Mapping[str, Any]], **
         text.format(table, publishers),
         {"table": table, "after": named, **report},
         by_hand=undo_first(row["saga_id"] for row in named),
+        later=[(row["saga_id"], row["step"]) for row in named],
     )
 
 
