@@ -79,6 +79,8 @@ async def test_the_schedule_of_a_removed_trigger_starts_nothing_and_is_removed_w
         return scheduled.name in (await scheduled.saga("schedule", "list")).out
 
     await until(listed, limit=LIMIT)
+    shown = (await scheduled.saga("schedule", "show", scheduled.name, "-o", "json")).json
+    assert (shown["state"], shown["next"]) == ("removed", [])
     asked = await scheduled.saga("setup")
     assert (asked.code, f"removing the schedules of {scheduled.name} needs a confirmation" in asked.err) == (2, True)
     assert "each of their starts is refused" in asked.err

@@ -94,7 +94,10 @@ def _view(status: ScheduleStatus, last: Sequence[SlotStart] = ()) -> ScheduleVie
         why=status.why,
         note=None if current is None else current.schedule.state.note,
         times=None if trigger is None else ScheduleTimes.of(trigger),
-        next=() if current is None or status.paused else [slot_text(time) for time in current.info.next_action_times],
+        # Temporal goes on with the schedule of a removed trigger, whose starts are all refused.
+        next=()
+        if current is None or status.paused or status.definition is None
+        else [slot_text(time) for time in current.info.next_action_times],
         counts=None
         if current is None
         else (
