@@ -110,6 +110,7 @@ async def test_the_outcome_in_every_state(engine_env: Environment, endpoint: End
             "started_at": completed["started_at"],
             "committed_at": completed["committed_at"],
             "ended_at": completed["ended_at"],
+            "paused": None,
             "incomplete": None,
             "source": None,
         }

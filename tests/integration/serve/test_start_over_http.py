@@ -343,7 +343,15 @@ async def test_an_operator_pauses_signals_and_cancels_a_saga(api: Api) -> None:
         await ada.post("/sagas/slow", json={"id": saga_id})
         paused = await ask("pause", {"reason": "stock\u202e\nis counted"})
         assert (paused["response"], paused["held"], paused["in_flight"]) == ("paused", [], ["go"])
+        told = (await ada.get(f"/sagas/{saga_id}")).json()["paused"]
+        assert (told["kind"], told["name"], told["who"].split()[0], sorted(told)) == (
+            None,
+            None,
+            "ada",
+            ["at", "kind", "name", "who"],
+        )
         assert (await ask("resume", {}))["response"] == "resumed"
+        assert (await ada.get(f"/sagas/{saga_id}")).json()["paused"] is None
         refused = await ask("resume", {}, 409)
         wrong = await ask("signals/gone", {"data": 1}, 422)
         assert wrong == {"error": "slow has no `wait` for the signal gone; did you mean go?"}

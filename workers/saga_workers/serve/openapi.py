@@ -22,6 +22,7 @@ OUTCOME_FIELDS = (
     "started_at",
     "committed_at",
     "ended_at",
+    "paused",
     "incomplete",
     "source",
 )
@@ -44,6 +45,17 @@ _OUTCOME = {
         "started_at": _TIME,
         "committed_at": _TIME,
         "ended_at": _TIME,
+        "paused": {
+            "type": ["object", "null"],
+            "description": "nothing of it begins; `kind`: all sagas of the `name` are paused, a connection is, or its "
+            "circuit breaker is open; null: this saga alone is paused",
+            "properties": {
+                "kind": {"enum": ["saga", "connection", "circuit_breaker", None]},
+                "name": {"type": ["string", "null"]},
+                "who": TEXT,
+                "at": _TIME,
+            },
+        },
         "incomplete": {"type": ["string", "null"], "description": "why the document is not complete"},
         "source": {"enum": ["ledger", None], "description": "where it was read if Temporal has no run of it"},
     },

@@ -8,7 +8,7 @@ from typing import Any
 
 from saga_workers.serve.openapi import OUTCOME_FIELDS
 from sagas.protocol.public_reason import public_reason
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import PauseView, SagaView
 
 
 def public_outcome(view: SagaView) -> Mapping[str, Any]:
@@ -22,7 +22,13 @@ def public_outcome(view: SagaView) -> Mapping[str, Any]:
     return {
         **{name: document.get(name) for name in OUTCOME_FIELDS},
         "reason": view.reason and public_reason(view.reason).to_json(),
+        "paused": None if view.paused is None else _public_pause(view.paused),
     }
+
+
+def _public_pause(pause: PauseView) -> Mapping[str, Any]:
+    """The pause without its reason, which an operator wrote for operators, and without the steps that it holds."""
+    return {"kind": pause.kind, "name": pause.name, "who": pause.who, "at": pause.at}
 
 
 def public_notifications(view: SagaView) -> list[Mapping[str, Any]]:
