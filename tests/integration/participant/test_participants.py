@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from saga_workers.participant.checks import CHECKS
+from saga_workers.participant.checks import CHECKS, PromiseResult
 from saga_workers.participant.participant_test import http_step, kafka_step, run_participant_test
 from saga_workers.relay.relay_process import run_relay
 from saga_workers.runtime.http_server import HttpServer
@@ -98,6 +98,14 @@ async def over_http(project: Project, cls: Any) -> AsyncIterator[httpx.AsyncClie
         yield await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=30))
 
 
+NOT_OVER_KAFKA = dict.fromkeys(("response cut off", "in progress", "remembered rejection"), "skipped")
+"""No response can be cut off; the last one needs arguments that are rejected, which these tests do not give."""
+
+
+def verdicts_but_passed(results: Sequence[PromiseResult]) -> dict[str, str]:
+    return {result.check: result.verdict for result in results if result.verdict != "passed"}
+
+
 @on_every_database
 async def test_it_keeps_every_promise_over_both_transports(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
     topic = kafka.create_topic(partitions=4)
@@ -107,8 +115,7 @@ async def test_it_keeps_every_promise_over_both_transports(kafka: Broker, shop: 
     async with over_kafka(project), over_http(project, trains) as client:
         step = kafka_step(project.settings, topic, None, {**bodies, "confirm-data": TRIP}, None)
         results = await run_participant_test(project.settings, step, timeout=20)
-        problems = {result.check: result.problem for result in results if result.verdict != "passed"}
-        assert set(problems) == {"response cut off", "in progress", "remembered rejection"}, problems
+        assert verdicts_but_passed(results) == NOT_OVER_KAFKA
         assert [number for _, number in await shop.effects()] == [2]  # what the test has confirmed
         urls = [f"POST {str(client.base_url).rstrip('/')}/{op}" for op in ("do", "undo", "confirm")]
         step, rejected = (
@@ -247,6 +254,5 @@ async def test_a_consumer_that_is_sent_commands_keeps_every_promise(kafka: Broke
     step = kafka_step(project.settings, topic, None, {"data": data, "confirm-data": data}, None)
     async with over_kafka(project):
         results = await run_participant_test(project.settings, step, timeout=20)
-    problems = {result.check: result.problem for result in results if result.verdict != "passed"}
-    assert set(problems) == {"response cut off", "in progress", "remembered rejection"}, problems
+    assert verdicts_but_passed(results) == NOT_OVER_KAFKA
     assert [number for _, number in await shop.effects()] == [2]
