@@ -10,7 +10,7 @@ import pytest
 from sagas.actions.registry import Absent, Action, Actions, Done, Unknown
 from sagas.definition.loader import parse_text
 from sagas.definition.parser.draft import ProjectContext
-from sagas.presentation.explain import explain_guarantee
+from sagas.presentation.explain import describe_compensation, explain, explain_guarantee
 from sagas.simulation import Script, simulate
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, Price
 
@@ -121,3 +121,22 @@ def test_explain_says_when_a_probe_that_finds_nothing_is_believed(more: str) -> 
     asked = "{uses: look, with: {}}"
     assert "If look finds no effect, it is believed when no attempt has ended for 60 s (settle)." in explained(asked)
     assert "If look finds no effect, it has sealed the key" in explained(asked, seals=True)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("", "A rejection after an attempt without an answer is retried, because that attempt may be in progress."),
+        (", remembers_rejections: true", "A rejection is final, also after an attempt without an answer."),
+    ],
+)
+def test_explain_says_what_is_assumed_of_rejections(more: str, sentence: str) -> None:
+    undo = "compensate: {uses: http, with: {url: 'http://a', method: POST}, always: true}"
+    call = f"uses: http, with: {{url: 'http://a', method: POST, rejected: [409]}}, {undo}{more}"
+    definition, _ = parse_text(
+        f"saga: shop\nsteps:\n  - {{id: a, {call}}}\n", "a", ProjectContext(ACTIONS, CONNECTIONS)
+    )
+    assert definition is not None
+    [row] = explain(definition).to_json()["steps"]
+    assert row["why"].endswith(sentence)
+    assert describe_compensation(definition.steps[0]) == "undone by http, also after a rejection or a failure"
