@@ -24,7 +24,7 @@ async def test_rows_of_ended_sagas_are_written(stay: Stay) -> None:
 
     async def are_written() -> bool:
         await _write(stay)
-        return dict(stay.query("select saga_id, state from saga_run")) == expected  # pyright: ignore[reportArgumentType]
+        return dict(stay.query("select saga_id, state from saga_run")) == expected  # pyright: ignore[reportArgumentType,reportCallIssue]
 
     await until(are_written)
     assert await _write(stay) == 0
@@ -43,7 +43,7 @@ async def test_rows_of_terminated_and_of_later_sagas_are_left_out(stay: Stay) ->
     stay.query("delete from saga_run where saga_id = %s returning 1", lost)
     assert await _write(stay, until=before) == 0
     await until(lambda: _write(stay))
-    assert dict(stay.query("select saga_id, state from saga_run")) == {  # pyright: ignore[reportArgumentType]
+    assert dict(stay.query("select saga_id, state from saga_run")) == {  # pyright: ignore[reportArgumentType,reportCallIssue]
         terminated.id: "PARKED",
         lost: "COMPLETED",
     }
