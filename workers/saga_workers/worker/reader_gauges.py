@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,9 +12,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_workers.trigger.project_readers import TopicGroup, project_readers, reply_group
+from sagas.errors import SagaError
 from sagas.project import Project
 
 log = logging.getLogger("saga.metrics")
+
+_ANSWER_TIMEOUT = 5.0
+"""Seconds for which a scrape waits for the outbox."""
 
 
 class ReaderGauges:
@@ -38,8 +43,9 @@ class ReaderGauges:
         topics = reply_topics(self._project.definitions, kafka.prefix)
         try:
             if topics and self._outbox_id is None:
-                self._outbox_id = await read_outbox_id(self._outbox())
-        except (SQLAlchemyError, OSError) as error:
+                async with asyncio.timeout(_ANSWER_TIMEOUT):
+                    self._outbox_id = await read_outbox_id(self._outbox())
+        except (SQLAlchemyError, SagaError, OSError) as error:
             log.debug("the outbox has no id: %s", error)
             return
         self._listeners = [reply_group(kafka.prefix, self._outbox_id or "", topic) for topic in topics]
