@@ -89,7 +89,7 @@ def undo_conflict(
     return UndoConflict(
         f"the publication in {table} cannot be reverted exactly: {problem}",
         {"table": table, "published": ours.snapshot_id, "before": before, "later_snapshots": later},
-        by_hand=_by_hand(table, ours, before, target),
+        by_hand=_by_hand(table, ours, before, target, metadata),
         later=[publisher for change in later if (publisher := _visible_publisher(change["summary"], metadata))],
     )
 
@@ -127,11 +127,18 @@ def _share_partition(own: OwnFiles, file: DataFile) -> bool:
     )
 
 
-def _by_hand(table: str, ours: Snapshot, before: str, target: Target) -> str:
+def _by_hand(table: str, ours: Snapshot, before: str, target: Target, metadata: TableMetadata) -> str:
     """The advice about a publication whose rows others may have changed: where its rows and those before it are."""
-    rows = f"the rows that it has written are those of the snapshot {ours.snapshot_id} (tag {publication_tag(target)})"
+    rows = f"the rows that it has written are those of the snapshot {ours.snapshot_id}"
+    if publication_tag(target) in metadata.refs:
+        rows += f" (tag {publication_tag(target)})"
     if before == NO_PRE_IMAGE:
         return f"{table} had no rows before the publication; {rows} without those of its parent: delete them"
+    if metadata.snapshot_by_id(int(before)) is None:
+        return (
+            f"the rows of {table} before the publication have expired from its history: restore them from another "
+            f"copy; {rows} that its parent did not have"
+        )
     _, _, in_catalog = table.partition(".")
     reads = f'`catalog.load_table("{in_catalog}").scan(snapshot_id={before}).to_arrow()` of PyIceberg'
     return (

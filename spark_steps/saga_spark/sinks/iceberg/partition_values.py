@@ -12,7 +12,7 @@ from pyiceberg.partitioning import PartitionField, partition_record_value
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import DecimalType, IntegerType, LongType
+from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType
 
 
 def file_partition(
@@ -59,8 +59,11 @@ def _field_value(
     aggregate = statistics.column_aggregates.get(field.source_id)
     if nulls is not None and nulls == statistics.record_count:
         return None
-    if nulls == 0 and aggregate is not None and aggregate.current_min is not None and field.transform.preserves_order:
-        transform = field.transform.transform(schema.find_type(field.source_id))
+    kind = schema.find_type(field.source_id)
+    # Bounds of floating-point numbers prove nothing: writers leave NaN out of them, or make them NaN.
+    proves = field.transform.preserves_order and not isinstance(kind, FloatType | DoubleType)
+    if nulls == 0 and proves and aggregate is not None and aggregate.current_min is not None:
+        transform = field.transform.transform(kind)
         first, last = (
             _in_range(transform(partition_record_value(field, value, schema)), value, metadata, field)
             for value in (aggregate.current_min, aggregate.current_max)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, VIEW_ENDPOINTS, RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import ROWS_MUST_MATCH, _StrictMetricsEvaluator, bind
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
@@ -108,9 +108,22 @@ def overwrite_files(
 ) -> _OverwriteFiles:
     """A snapshot that deletes and adds whole files under the given operation.
 
-    Uses ``_OverwriteFiles``. Replacement: ``UpdateSnapshot.overwrite``, once it takes the operation.
+    Uses ``_OverwriteFiles``. Replacement: ``UpdateSnapshot.overwrite``, once it takes the operation, and deletes files
+    of a partition whose value is NaN.
     """
-    return _OverwriteFiles(operation=operation, transaction=transaction, io=io, snapshot_properties=summary)
+    return _Overwrite(operation=operation, transaction=transaction, io=io, snapshot_properties=summary)
+
+
+class _Overwrite(_OverwriteFiles):
+    def _build_delete_files_partition_predicate(self) -> None:
+        """The predicate only saves reading manifests; pyiceberg cannot write one for NaN, so then all are read."""
+        values = [(file.spec_id, file.partition[index])
+                  for file in self._deleted_data_files for index in range(len(file.partition))]  # fmt: skip
+        if not any(value != value for _, value in values):
+            super()._build_delete_files_partition_predicate()
+            return
+        for spec_id, _ in values:
+            self.partition_filters[spec_id] = AlwaysTrue()
 
 
 def append_after(transaction: Transaction, parent: int | None, summary: dict[str, str]) -> int:

@@ -119,6 +119,26 @@ def test_an_undo_without_the_rows_before_says_so(lake: Lake) -> None:
         for name in set(lake.table().refs()) - {"main", kept}:
             snapshots.remove_tag(name)
     lake.table().maintenance.expire_snapshots().older_than(dt.datetime.now() + dt.timedelta(days=1)).commit()
-    with pytest.raises(UndoConflict, match=r"it replaced rows, which have expired from the table's history$"):
+    with pytest.raises(
+        UndoConflict, match=r"it replaced rows, which have expired from the table's history$"
+    ) as refused:
         lake.revert(ours)
     assert lake.ids() == [3, 4, 11]
+    advice = refused.value.by_hand or ""
+    assert "before the publication have expired from its history" in advice
+    assert f"snapshot {refused.value.report['before']}" not in advice
+    assert f"(tag {kept}) that its parent did not have" in advice
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite_partitions"])
+def test_nan_is_a_partition(lake: Lake, mode: str) -> None:
+    table = "sales.rates"
+    rows = [{"id": 1, "rate": float("nan")}, {"id": 2, "rate": 1.0}]
+    lake.publish(lake.staged(rows, table, files=2, partition_by="rate", saga="first"))
+    again = lake.staged([{"id": 3, "rate": float("nan")}], table, mode=mode, partition_by="rate", saga="second")
+    lake.publish(again)
+    assert lake.ids(table) == ([1, 2, 3] if mode == "append" else [2, 3])
+    lake.revert(again)
+    assert lake.ids(table) == [1, 2]
+    mixed = lake.staged([{"id": 4, "rate": float("nan")}, {"id": 5, "rate": 1.0}], table, saga="mixed")
+    assert "has several values of rate" in " ".join(lake.sink.check(mixed))
