@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,8 +149,13 @@ def collect_evidence(row: OutputRow, settings: SparkSettings) -> OutputEvidence:
     return OutputEvidence(row, staged, visible)
 
 
-def find_orphans(rows: Iterable[OutputRow], settings: SparkSettings) -> list[OrphanOutput]:
-    """Visible publications without an output record, in all destinations of the given rows. Blocks."""
+def find_orphans(
+    rows: Iterable[OutputRow], settings: SparkSettings, saga_ids: Collection[str] | None = None
+) -> list[OrphanOutput]:
+    """Visible publications without an output record, in all destinations of the given rows. Blocks.
+
+    ``saga_ids``: only those of these sagas.
+    """
     rows = list(rows)
     names = {row.target.name for row in rows}
     outputs = {(output.kind, output.connection, output.destination): output
@@ -159,6 +164,8 @@ def find_orphans(rows: Iterable[OutputRow], settings: SparkSettings) -> list[Orp
     for output in outputs.values():
         sink = sink_for(output.kind, settings)
         for target in _published_targets(output, settings):
+            if saga_ids is not None and target.saga_id not in saga_ids:
+                continue
             if target.name not in names and target.name not in orphans and sink.find(output, target) is not None:
                 orphans[target.name] = OrphanOutput(output.destination, target)
     return list(orphans.values())
@@ -179,6 +186,23 @@ def orphan_findings(orphans: Sequence[OrphanOutput], states: Mapping[str, str]) 
         )
         for orphan in orphans
     ]
+
+
+def without_published_effects(findings: Iterable[Finding], outputs: Iterable[Finding]) -> list[Finding]:
+    """The findings without the effects that a guard does not know, and whose rows are published: they are not missing,
+    and an undo of the saga would not find them. ``outputs``: the findings about outputs.
+    """
+    published = {(output.saga_id, output.step) for output in outputs if output.kind == "published_unclaimed"}
+    return [
+        finding
+        for finding in findings
+        if not (lacks_guard_row(finding) and (finding.saga_id, finding.step) in published)
+    ]
+
+
+def lacks_guard_row(finding: Finding) -> bool:
+    """Return whether a saga says that a step is done, and the guard does not know its effect."""
+    return finding.kind == "saga_without_effect" and finding.place is None
 
 
 def _published_targets(output: Output, settings: SparkSettings) -> Iterator[Target]:

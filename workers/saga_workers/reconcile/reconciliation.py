@@ -16,9 +16,11 @@ from saga_spark.reconcile.output_checks import (
     closed_publications,
     collect_evidence,
     find_orphans,
+    lacks_guard_row,
     orphan_findings,
     partial_publications,
     read_output_records,
+    without_published_effects,
 )
 from saga_spark.reconcile.reconcile_spec import effect_tables
 from saga_spark.reconcile.work_folder import open_work_folder
@@ -82,13 +84,16 @@ async def reconcile(
     counts.subtract(finding.kind for finding in news)
     on_progress("checking outputs, locks, prepared transactions and the ledger")
     outputs, locks, unowned, committed, replies, recorded = await _all_of(
-        _check_outputs(locator, settings, spark, scope, material),
+        _check_outputs(locator, settings, spark, scope, material, findings),
         _check_locks(locator, settings, scope),
         find_unowned(locator, settings, scope.saga_id, material.rows),
         find_committed_outside(locator, settings, scope.saga_id),
         find_late_replies(locator, settings, material.states, scope.since),
         _check_ledger(locator, settings, scope, material),
     )
+    shown = without_published_effects(findings, outputs)
+    counts.subtract(finding.kind for finding in findings if finding not in shown)
+    findings = shown
     other_findings = [*outputs, *locks, *unowned, *committed, *replies]
     suspects = material.replaced | {
         finding.saga_id
@@ -139,14 +144,24 @@ def output_record_connection(settings: Settings, spark: SparkSettings) -> SqlCon
 
 
 async def _check_outputs(
-    locator: Locator, settings: Settings, spark: SparkSettings, scope: ReconciliationScope, inputs: ReconcileInput
+    locator: Locator,
+    settings: Settings,
+    spark: SparkSettings,
+    scope: ReconciliationScope,
+    inputs: ReconcileInput,
+    compared: Sequence[Finding] = (),
 ) -> list[Finding]:
+    """The findings about outputs. ``compared``: those of the comparison of the sagas and the guards."""
+    # Of these sagas the guard, and with it the output records, may have been restored to an earlier state.
+    suspects = {finding.saga_id for finding in compared if lacks_guard_row(finding) and finding.saga_id}
+    limited = scope.saga_id is not None or scope.since is not None
     connection = output_record_connection(settings, spark)
     if connection is None:
         return []
     engine = open_command_engine(connection)
     try:
         rows = await read_output_records(engine, scope)
+        all_rows = await read_output_records(engine, ReconciliationScope()) if limited and suspects else rows
     finally:
         await engine.dispose()
     inputs.rows["outputs"] = len(rows)
@@ -163,8 +178,9 @@ async def _check_outputs(
     named = {finding.saga_id for finding in findings}
     others = [output for output in evidence if output.row.target.saga_id not in named]
     findings += await asyncio.to_thread(partial_publications, others, states, spark)
-    if scope.saga_id is None and scope.since is None:
-        findings += orphan_findings(await asyncio.to_thread(find_orphans, rows, spark), states)
+    if suspects or not limited:
+        orphans = await asyncio.to_thread(find_orphans, all_rows, spark, suspects if limited else None)
+        findings += orphan_findings(orphans, {**inputs.states, **states})
     return findings
 
 

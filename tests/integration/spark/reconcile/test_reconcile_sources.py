@@ -18,6 +18,7 @@ from saga_activities.guard import schema
 from saga_spark import output_records
 from saga_spark.output_records import OutputRow
 from saga_spark.reconcile.extracts import READ_MARGIN, ReconciliationScope, extract_database
+from saga_spark.reconcile.findings import Finding
 from saga_spark.reconcile.output_checks import (
     OutputEvidence,
     check_output,
@@ -25,6 +26,7 @@ from saga_spark.reconcile.output_checks import (
     find_orphans,
     orphan_findings,
     read_output_records,
+    without_published_effects,
 )
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import Publication, sink_for
@@ -133,6 +135,11 @@ async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], t
         assert finding.kind == kind
     (stray,) = orphan_findings(find_orphans(rows.values(), settings), {})
     assert (stray.kind, stray.saga_id, stray.place) == ("published_unclaimed", "stray", "out")
+    assert [orphan.target.saga_id for orphan in find_orphans(rows.values(), settings, {"stray"})] == ["stray"]
+    assert find_orphans(rows.values(), settings, {"good"}) == []
+    missing = [Finding("saga_without_effect", "stray", step=step, place=place)
+               for step, place in (("facts", None), ("facts", "shop.orders"), ("other", None))]  # fmt: skip
+    assert without_published_effects(missing, [stray]) == missing[1:]
 
     assert "removed" in await _discard_staged(engine, settings, rows["left"].target)
     records = await read_output_records(engine, ReconciliationScope())
