@@ -54,6 +54,11 @@ def event_place(row: Mapping[str, Any], column: str) -> ValuePlace:
     return "saga_outbox", row["event_id"], row["topic"], row["saga_id"], column
 
 
+def enqueued_place(uid: str) -> ValuePlace:
+    """The input in a row of ``saga_enqueued`` that was not delivered."""
+    return "saga_enqueued", uid, "input"
+
+
 def state_place(saga_id: str, started_at: datetime) -> ValuePlace:
     """The snapshot in a row of ``saga_run``."""
     return "saga_run", saga_id, started_at.astimezone(UTC).isoformat(timespec="microseconds")

@@ -124,6 +124,11 @@ class StoredValues:
             raise ChangedRow from None
 
 
+def is_encrypted(text: str | None) -> bool:
+    """True for a text as :meth:`StoredValues.encrypt_json` returns it with a cipher."""
+    return text is not None and text.startswith(ENCRYPTED_TEXT)
+
+
 PLAIN = StoredValues()
 
 

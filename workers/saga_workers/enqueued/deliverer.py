@@ -188,7 +188,7 @@ class Deliverer:
 
     async def _refuse(self, row: EnqueuedRow, reason: str) -> str:
         text = shorten(printable_line(reason), _MAX_REASON)
-        await self._table.refuse(row.id, text)
+        await self._table.refuse(row, text)
         about = fields(connection=self.connection, row=row.id, saga=row.saga_id or row.saga)
         log.warning("enqueued row is REFUSED: %s", text, extra=about)
         return "refused"

@@ -1,7 +1,7 @@
 """The rows of ``saga_enqueued`` in one database, as the process that delivers them reads and changes them.
 
 Whoever writes the rows is not trusted: names are cut to a little more than they may have, and an input that is too
-large is not read.
+large is not read. A row that is not delivered stays, so its input is encrypted then if the project has a codec.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.enqueued.tables import DROPPED, NEW, REFUSED
+from saga_activities.guard.stored_values import stored_values
 from saga_activities.guard.tables import now_sql
+from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.input_limits import MAX_ENQUEUED_BYTES, MAX_ENQUEUED_NAME
+from saga_activities.value_places import enqueued_place
 from sagas.input_limits import MAX_SAGA_ID_BYTES
 
 WAITING_QUERY = f"SELECT 0 FROM saga_enqueued WHERE status = '{NEW}' LIMIT 1"
@@ -35,11 +38,14 @@ _HEADS = (
 )
 _READ = (
     f"SELECT id, uid, {_NAME.format('saga')} AS saga, {_ID} AS saga_id, {_NAME.format('signal_name')} AS signal_name, "
-    f"CASE WHEN {{size}} <= {MAX_ENQUEUED_BYTES} THEN input END AS input, coalesce({{size}}, 0) AS size, "
+    f"CASE WHEN {{size}} <= {2 * MAX_ENQUEUED_BYTES} THEN input END AS input, coalesce({{size}}, 0) AS size, "
     f"created_at FROM saga_enqueued WHERE status = '{NEW}' AND id IN ({{ids}})"
 )
 _DELETE = "DELETE FROM saga_enqueued WHERE id IN ({ids})"
-_REFUSE = text(f"UPDATE saga_enqueued SET status = '{REFUSED}', reason = :reason WHERE id = :id AND status = '{NEW}'")
+_REFUSE = text(
+    f"UPDATE saga_enqueued SET status = '{REFUSED}', reason = :reason, input = coalesce(:input, input) "
+    f"WHERE id = :id AND status = '{NEW}'"
+)
 _NOTE = text(f"UPDATE saga_enqueued SET reason = :reason WHERE id IN :ids AND status = '{NEW}'").bindparams(
     bindparam("ids", expanding=True)
 )
@@ -56,8 +62,10 @@ class EnqueuedHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnqueuedRow:
-    """``uid`` is unique, also among rows that were deleted. ``input`` is None if it is null, or too large.
-    ``created_at``: seconds since the epoch, by the clock of the database.
+    """``uid`` is unique, also among rows that were deleted. ``created_at``: seconds, by the clock of the database.
+
+    ``input`` is None if it is null, too large, or ``unreadable`` for this reason: it was encrypted when the row was
+    refused, or looks so.
     """
 
     id: int
@@ -68,6 +76,7 @@ class EnqueuedRow:
     input: str | None
     size: int
     created_at: float
+    unreadable: str = ""
 
 
 class Enqueued(NamedTuple):
@@ -105,15 +114,23 @@ class EnqueuedTable:
         """By their ids, those that are still to be delivered."""
         async with self._connected() as connection:
             rows = await connection.exec_driver_sql(_READ.format(ids=_list(ids), size=self._size))
-            return {row.id: EnqueuedRow(*row) for row in rows}
+            return {row.id: self._decrypted(EnqueuedRow(*row)) for row in rows}
+
+    def _decrypted(self, row: EnqueuedRow) -> EnqueuedRow:
+        try:
+            plain = stored_values(self.engine).decrypt_json(enqueued_place(row.uid), row.input)
+        except UnreadableRow as error:
+            return replace(row, input=None, unreadable=str(error))
+        return row if plain is None or plain == row.input else replace(row, input=plain, size=len(plain.encode()))
 
     async def delete(self, ids: Collection[int]) -> None:
         async with self._connected() as connection:
             await connection.exec_driver_sql(_DELETE.format(ids=_list(ids)))
 
-    async def refuse(self, id: int, reason: str) -> None:
+    async def refuse(self, row: EnqueuedRow, reason: str) -> None:
+        input = stored_values(self.engine).encrypt_json(enqueued_place(row.uid), row.input)
         async with self._connected() as connection:
-            await connection.execute(_REFUSE, {"id": id, "reason": reason})
+            await connection.execute(_REFUSE, {"id": row.id, "reason": reason, "input": input})
 
     async def note(self, ids: Sequence[int], reason: str) -> None:
         """Record why the last attempt to deliver these rows has failed."""

@@ -11,8 +11,10 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.enqueued.tables import DROPPED, NEW, REFUSED
+from saga_activities.guard.stored_values import is_encrypted, stored_values
 from saga_activities.guard.tables import now_sql
-from saga_activities.input_limits import MAX_ENQUEUED_NAME
+from saga_activities.input_limits import MAX_ENQUEUED_BYTES, MAX_ENQUEUED_NAME
+from saga_activities.value_places import enqueued_place
 from saga_workers.runtime.databases import command_database
 from sagas.errors import RefusedError, UsageError
 from sagas.input_limits import MAX_SAGA_ID_BYTES
@@ -32,10 +34,11 @@ _RETRY = text(
 )
 _RETRY_ALL = text(f"UPDATE saga_enqueued SET status = '{NEW}', reason = NULL WHERE status = '{REFUSED}'")
 _DROP = (
-    f"UPDATE saga_enqueued SET status = '{DROPPED}', reason = :reason, dropped_at = {{now}} WHERE id = :id "
-    f"AND status <> '{DROPPED}'"
+    f"UPDATE saga_enqueued SET status = '{DROPPED}', reason = :reason, dropped_at = {{now}}, "
+    f"input = coalesce(:input, input) WHERE id = :id AND status <> '{DROPPED}'"
 )
 _STATUS = text("SELECT status, saga_id FROM saga_enqueued WHERE id = :id")
+_INPUT = text(f"SELECT uid, input FROM saga_enqueued WHERE id = :id AND length(input) <= {MAX_ENQUEUED_BYTES}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +111,24 @@ async def retry_refused(settings: Settings, connection: str | None) -> int:
 async def drop_row(settings: Settings, connection: str | None, row: int, *, reason: str, who: str) -> str:
     """Never deliver this row. Raises UsageError, RefusedError, and SagaError as :func:`list_rows`."""
     name = _one_name(settings, connection)
-    values = {"id": row, "reason": f"dropped: {who}: {reason}"}
+    values: dict[str, Any] = {"id": row, "reason": f"dropped: {who}: {reason}"}
     async with enqueued_database(settings, name) as engine:
+        values["input"] = await _encrypted_input(engine, row)
         drop = text(_DROP.format(now=now_sql(engine.dialect.name)))
         before = await _decide(engine, drop, row, values, "dropped")
     look = saga_command("show", before.saga_id) if before.saga_id is not None else "saga list"
     late = f", unless a delivery was under way: {look}" if before.status == NEW else ""
     return f"row {row} of {name} will not be delivered{late}"
+
+
+async def _encrypted_input(engine: AsyncEngine, row: int) -> str | None:
+    """The input of a row as it is kept until the row is deleted; None: as it is."""
+    values = stored_values(engine)
+    async with engine.connect() as database:
+        stored = (await database.execute(_INPUT, {"id": row})).first()
+    if stored is None or is_encrypted(stored.input):
+        return None
+    return values.encrypt_json(enqueued_place(stored.uid), stored.input)
 
 
 async def _decide(engine: AsyncEngine, statement: Any, row: int, values: Any, what: str) -> Any:
