@@ -45,15 +45,6 @@ async def test_run_tells_why_a_start_is_refused(scheduled: ScheduledProject) -> 
     assert "refused: the `input` of the schedule cannot be evaluated" in result.out
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (("--from", "2026-02-01", "--to", "2026-01-01"), "--to is before --from"),
-        (("--from", "2090-02-01", "--to", "2090-02-02"), "is in the future"),
-        (("--from", "yesterday", "--to", "2026-01-01"), "--from: yesterday is neither a date nor a timestamp"),
-        (("--from", "2026-01-01", "--to", "\x1b[31m"), "--to: \\x1b[31m is neither"),
-    ],
-)
 def report_often() -> None:
     setattr(batch_run, "_LINE_INTERVAL", 0.1)  # noqa: B010, it is private
 
@@ -85,6 +76,15 @@ async def test_a_backfill_tells_how_far_it_is_and_continues_after_ctrl_c(schedul
     assert sorted(runs) == ids, "each time has one saga"
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--from", "2026-02-01", "--to", "2026-01-01"), "--to is before --from"),
+        (("--from", "2090-02-01", "--to", "2090-02-02"), "is in the future"),
+        (("--from", "yesterday", "--to", "2026-01-01"), "--from: yesterday is neither a date nor a timestamp"),
+        (("--from", "2026-01-01", "--to", "\x1b[31m"), "--to: \\x1b[31m is neither"),
+    ],
+)
 async def test_wrong_ends_of_a_backfill_are_refused(
     scheduled: ScheduledProject, words: tuple[str, ...], problem: str
 ) -> None:
