@@ -44,7 +44,8 @@ async def test_chunks_wait_without_attempts(bank: Bank, monkeypatch: pytest.Monk
     view = await bank.client.view("t-7")
     assert view.paused is not None
     assert (view.state, view.paused.name, view.paused.held) == ("RUNNING", "bank", ("debit",))
-    held = await count_held(bank.client.temporal, SagaFilter(), ["connection=bank"])
+    own = SagaFilter(task_queue=bank.client.project.settings.temporal.task_queue)
+    held = await count_held(bank.client.temporal, own, ["connection=bank"])
     assert (held.by_order["connection=bank"], held.is_complete) == (50, True), "of one bulk workflow"
     assert await cancel_members(bank.client.locator, ["t-7"], {"reason": "enough", "who": "mia"}) == {"t-7": "accepted"}
     await wait_until(bank, "t-7", "COMPENSATED")

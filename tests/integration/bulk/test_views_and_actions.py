@@ -69,9 +69,10 @@ async def wait_until(bank: Bank, saga_id: str, state: str) -> SagaView:
 
 
 async def ids_in_order(bank: Bank, *alone: str) -> list[str] | None:
-    """The ids of `saga list`, of the sagas t-… and of these; None until Temporal lists these."""
-    listed = query_sagas(bank.client.locator, SagaFilter(), limit=1000)
-    ids = [view.id async for view in listed if view.id.startswith("t-") or view.id in alone]
+    """The ids of `saga list`, of the sagas t-1 to t-3 and of these; None until Temporal lists these."""
+    own = SagaFilter(task_queue=bank.client.project.settings.temporal.task_queue)  # not the sagas of other tests
+    shown = {"t-1", "t-2", "t-3", *alone}
+    ids = [view.id async for view in query_sagas(bank.client.locator, own, limit=1000) if view.id in shown]
     return ids if set(alone) <= set(ids) else None
 
 

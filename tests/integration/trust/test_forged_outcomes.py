@@ -158,7 +158,7 @@ async def test_the_ledger_knows_better_than_a_forged_end(bank: Bank) -> None:
     assert (view.state, view.is_unverified) == ("COMPLETED", False)
     await client.undo(id, reason="its run has another task queue", who="ada")
     assert (await finished(client, id))["state"] == "COMPENSATED"
-    assert bank.states() == {id: "COMPENSATED"}
+    await until(lambda: bank.states() == {id: "COMPENSATED"})
 
 
 @pytest.mark.sampled(keep=1)
