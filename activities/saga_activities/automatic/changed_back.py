@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from saga_activities.automatic.image_types import TableTypes
-from saga_activities.automatic.row_changes import PresentImage, entry_of, inherit, locking, portions
+from saga_activities.automatic.row_changes import STILL_TO_UNDO, PresentImage, entry_of, inherit, locking, portions
 from saga_activities.automatic.row_image import decoded_image
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.stored_images import select_images
@@ -20,9 +21,7 @@ from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import Row, SqlSession
 from sagas.protocol.locks import owner_id
 
-_LATER = """FROM saga_image i LEFT JOIN saga_guard g
-  ON g.saga_id = i.saga_id AND g.step = i.step AND g.generation = i.generation AND g.op = 'undo'
-WHERE i.sequence <> 0 AND i.undone = 0 AND g.op IS NULL
+_LATER = f"""FROM saga_image i {STILL_TO_UNDO} AND i.sequence <> 0
   AND NOT (i.saga_id = :root OR substr(i.saga_id, 1, :length) = :nested)
   AND i.created_at >= (SELECT o.created_at FROM saga_image o
     WHERE o.saga_id = :saga_id AND o.step = :step AND o.generation = :generation AND o.sequence = 0)"""
@@ -49,8 +48,7 @@ async def changed_before(sql: SqlSession, entry_key: EntryKey, root: str) -> fro
     A change needs the lock of its row. So the other saga had released such a row when the entry changed it, and if it
     has the row now, it is being undone, and cannot be before the entry is.
     """
-    values = {**entry_key.values, "root": root, "length": len(root) + 1, "nested": f"{root}/"}
-    return frozenset(row["row_hash"] for row in await sql.all(_SELECT_BEFORE, values))
+    return frozenset(row["row_hash"] for row in await sql.all(_SELECT_BEFORE, _values(entry_key, root)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +76,7 @@ async def pass_on_to_others(
     ``types`` those of their columns. Raises :class:`sagas.sql_text.row_changes.NotImageable` if a value of another
     entry cannot be read.
     """
-    root = owner_id(entry_key.saga_id)
-    values = {**entry_key.values, "root": root, "length": len(root) + 1, "nested": f"{root}/"}
+    values = _values(entry_key, owner_id(entry_key.saga_id))
     rows = {row.hash: row for row, (first, last, now) in states.items() if now in (first, last)}
     changed: list[str] = []
     for names, hashes in portions(list(rows)):
@@ -116,3 +113,8 @@ async def _give(
     number = min(change["row_change"] for change in later if entry_of(change) == heir)
     images = [Row({**image, "row_change": number}) for image in stored if image["row_hash"] == row.hash]
     await inherit(sql, heir, images, types)
+
+
+def _values(entry_key: EntryKey, root: str) -> dict[str, Any]:
+    """The parameters of the statements: an entry, and a root saga with all that are nested in it."""
+    return {**entry_key.values, "root": root, "length": len(root) + 1, "nested": f"{root}/"}

@@ -378,19 +378,20 @@ _ENTRY = "saga_id = :saga_id AND step = :step AND generation = :generation"
 
 _SELECT_CONFIRM = f"SELECT 1 AS n FROM saga_guard WHERE {_ENTRY} AND op = 'confirm' AND reason = 'confirm'"
 
-_OPEN = """LEFT JOIN saga_guard g
+STILL_TO_UNDO = """LEFT JOIN saga_guard g
   ON g.saga_id = i.saga_id AND g.step = i.step AND g.generation = i.generation AND g.op = 'undo'
 WHERE i.undone = 0 AND g.op IS NULL"""
+"""The join and the condition for images ``i`` of entries that are not undone."""
 
 _OF_ROOT = "(i.saga_id = :saga_id OR substr(i.saga_id, 1, :length) = :nested)"
 
 _SELECT_LATER = f"""
 SELECT i.saga_id, i.step, i.generation, i.sequence, i.table_name, i.row_hash, i.row_change, i.undo_scope,
   i.before_image, i.after_image
-FROM saga_image i {_OPEN} AND i.row_hash IN ({{names}}) AND {_OF_ROOT} ORDER BY i.row_change"""
+FROM saga_image i {STILL_TO_UNDO} AND i.row_hash IN ({{names}}) AND {_OF_ROOT} ORDER BY i.row_change"""
 
 _SELECT_OPEN = f"""
-SELECT i.saga_id, i.step, i.generation, i.undo_scope FROM saga_image i {_OPEN} AND i.sequence = 0 AND {_OF_ROOT}
+SELECT i.saga_id, i.step, i.generation, i.undo_scope FROM saga_image i {STILL_TO_UNDO} AND i.sequence = 0 AND {_OF_ROOT}
 ORDER BY i.created_at, i.saga_id, i.step"""
 
 _SELECT_CHANGES = f"""
