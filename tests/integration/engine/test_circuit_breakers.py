@@ -79,7 +79,7 @@ SLOW = """
       - id: charge
         uses: http
         with: {connection: crm, method: POST, path: /charges, json: {account: a, amount: 1}, result: response.json.id}
-        timeout: 300ms
+        timeout: 1s
         retry: {max_attempts: 5, initial_interval: 10ms, max_interval: 20ms}
         compensate:
           uses: http
@@ -125,7 +125,7 @@ async def test_a_step_that_may_be_made_once_is_undone_after_a_half_open_attempt_
     env: Environment, orders: AsyncEngine, crm: PaymentServer
 ) -> None:
     once = SLOW.replace("saga: slow", "saga: once").replace(
-        "timeout: 300ms", "timeout: 300ms\n        idempotent: false"
+        "timeout: 1s", "timeout: 1s\n        idempotent: false"
     )
     crm.faults({"delay_after": 2.0})
     await insert_breaker(orders, OpenBreaker("crm", datetime.now(UTC), "it failed", due_in=0.0))

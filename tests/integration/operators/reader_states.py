@@ -131,7 +131,7 @@ class Readers:
         client.close()
 
     async def follow(self, command: str) -> None:
-        """Run a `saga trigger` that doctor advises, until doctor is satisfied."""
+        """Run a `saga trigger` that doctor advises, until doctor finds no problem: dead letters are none, they inform."""
         folder = write_project(
             self.project.settings.root / "again",
             self.broker,
@@ -148,7 +148,7 @@ class Readers:
         with TriggerProcess("trigger", folder, *shlex.split(command)[2:]):
 
             async def satisfied() -> bool:
-                return all(result.ok for result in (await self.doctor()).values())
+                return all(result.ok is not False for result in (await self.doctor()).values())
 
             await until(satisfied)
 
