@@ -131,7 +131,7 @@ class Readers:
         client.close()
 
     async def follow(self, command: str) -> None:
-        """Run a `saga trigger` that doctor advises, until doctor finds no problem: dead letters are none, they inform."""
+        """Run a `saga trigger` that doctor advises, until no check of doctor fails: dead letters only inform."""
         folder = write_project(
             self.project.settings.root / "again",
             self.broker,

@@ -87,7 +87,8 @@ async def test_workers_are_killed_between_two_tables(
                 f"saga show {id}",
             )
             shown = await asyncio.to_thread(saga, *finding["command"].split()[1:])
-            assert shown["stuck"] == [f"no worker answers on the task queue {client.project.settings.temporal.task_queue}"]
+            queue = client.project.settings.temporal.task_queue
+            assert shown["stuck"] == [f"no worker answers on the task queue {queue}"]
             crash_runner.start()
             story = await finished(client, id, "240s")
             assert story["state"] == "COMPLETED", story["reason"]
