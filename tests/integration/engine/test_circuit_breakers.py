@@ -124,9 +124,7 @@ async def test_a_saga_that_waits_names_the_last_answer_that_it_had(
 async def test_a_step_that_may_be_made_once_is_undone_after_a_half_open_attempt_without_an_answer(
     env: Environment, orders: AsyncEngine, crm: PaymentServer
 ) -> None:
-    once = SLOW.replace("saga: slow", "saga: once").replace(
-        "timeout: 1s", "timeout: 1s\n        idempotent: false"
-    )
+    once = SLOW.replace("saga: slow", "saga: once").replace("timeout: 1s", "timeout: 1s\n        idempotent: false")
     crm.faults({"delay_after": 2.0})
     await insert_breaker(orders, OpenBreaker("crm", datetime.now(UTC), "it failed", due_in=0.0))
     async with env.serving(once) as client:
