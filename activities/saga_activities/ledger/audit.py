@@ -1,11 +1,12 @@
-"""The record of who has seen the `x-sensitive` values of a saga in clear, who had them forgotten, and what operators
-have asked of `saga serve`.
+"""The record of who has seen the `x-sensitive` values of a saga in clear, who had them forgotten, and who has started,
+operated or decoded what over HTTP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -22,6 +23,9 @@ from sagas.text.shortening import shorten
 _AUDIT = audit_table.c
 _RUN = run_table.c
 _SHOWN = 100
+_SHOWN_REPEATS = 10
+"""Starts of an id that exists. A client may repeat one every second, and must not hide the other accesses."""
+
 _IDS_AT_ONCE = 500
 
 
@@ -38,6 +42,78 @@ async def record_access(
     return written.inserted_primary_key[0]
 
 
+@dataclass(frozen=True, slots=True)
+class StartAccess:
+    """The start of a saga over HTTP, so many seconds ago."""
+
+    saga_id: str
+    who: str
+    outcome: str
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeAccess:
+    """Payloads that a token has had decoded since so many seconds ago. ``row``: the number of their record, if any."""
+
+    who: str
+    namespaces: str
+    payloads: int
+    age: float
+    row: int | None
+
+
+async def record_starts(engine: AsyncEngine, starts: Sequence[StartAccess]) -> None:
+    """Record starts after they have been answered."""
+    async with engine.begin() as connection:
+        now = await database_datetime(connection)
+        rows = [
+            {
+                "saga_id": start.saga_id,
+                "what": "start",
+                "at": now - timedelta(seconds=start.age),
+                "who": _stored(start.who),
+                "outcome": start.outcome,
+            }
+            for start in starts
+        ]
+        await connection.execute(sa.insert(audit_table), rows)
+
+
+async def record_decoding(engine: AsyncEngine, access: DecodeAccess) -> int:
+    """Record decoded payloads, or how many they have become; the number of the record."""
+    counted = {"detail": _stored(access.namespaces), "payloads": access.payloads}
+    async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        if access.row is not None:
+            await connection.execute(sa.update(audit_table).where(_AUDIT.id == access.row).values(counted))
+            return access.row
+        at = await database_datetime(connection) - timedelta(seconds=access.age)
+        row = {"saga_id": "", "what": "decode", "at": at, "who": _stored(access.who), **counted}
+        written = await connection.execute(sa.insert(audit_table).values(row))
+    assert written.inserted_primary_key is not None
+    return written.inserted_primary_key[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """How many payloads one token has had decoded within a period, and when it began to for the last time."""
+
+    who: str
+    payloads: int
+    last: datetime
+
+
+async def read_decoded(engine: AsyncEngine, age: timedelta) -> list[Decoded]:
+    """The payloads that were decoded within this time, for each token, the latest first."""
+    last = sa.func.max(_AUDIT.at, type_=_AUDIT.at.type)
+    columns = (_AUDIT.who, sa.func.sum(_AUDIT.payloads).label("payloads"), last.label("last"))
+    query = sa.select(*columns).where(_AUDIT.saga_id == "", _AUDIT.what == "decode").group_by(_AUDIT.who)
+    async with engine.connect() as connection:
+        since = await database_datetime(connection) - age
+        rows = (await connection.execute(query.where(_AUDIT.at >= since).order_by(last.desc()))).all()
+    return [Decoded(row.who, int(row.payloads or 0), row.last) for row in rows]
+
+
 async def record_outcome(engine: AsyncEngine, number: int, outcome: str) -> None:
     """Add the answer to the request that has this record."""
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
@@ -50,11 +126,14 @@ def _stored(text: str) -> str:
 
 
 async def read_accesses(engine: AsyncEngine, saga_id: str) -> list[AccessView]:
-    """The newest hundred accesses to a saga, the oldest of them first."""
-    columns = (_AUDIT.what, _AUDIT.at, _AUDIT.who, _AUDIT.reason, _AUDIT.detail, _AUDIT.outcome)
-    query = sa.select(*columns).where(_AUDIT.saga_id == saga_id)
+    """The newest hundred accesses to a saga and the newest ten starts that have started nothing, the oldest first."""
+    columns = (_AUDIT.id, _AUDIT.what, _AUDIT.at, _AUDIT.who, _AUDIT.reason, _AUDIT.detail, _AUDIT.outcome)
+    query = sa.select(*columns).where(_AUDIT.saga_id == saga_id).order_by(_AUDIT.id.desc())
+    is_repeat = sa.and_(_AUDIT.what == "start", _AUDIT.outcome != "started")
     async with engine.connect() as connection:
-        rows = (await connection.execute(query.order_by(_AUDIT.id.desc()).limit(_SHOWN))).all()
+        others = (await connection.execute(query.where(~is_repeat).limit(_SHOWN))).all()
+        repeats = (await connection.execute(query.where(is_repeat).limit(_SHOWN_REPEATS))).all()
+    rows = sorted([*others, *repeats], key=lambda row: (row.at, row.id))
     return [
         AccessView(
             at=format_timestamp(row.at.timestamp()) or "",
@@ -64,7 +143,7 @@ async def read_accesses(engine: AsyncEngine, saga_id: str) -> list[AccessView]:
             detail=row.detail,
             outcome=row.outcome,
         )
-        for row in reversed(rows)
+        for row in rows
     ]
 
 

@@ -151,24 +151,29 @@ audit_table = sa.Table(
     "saga_audit",
     ledger_metadata,
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
+    # Empty for a `decode`, which is about no single saga.
     sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
-    # `reveal`, `forget`, or a request of an operator.
+    # `reveal`, `forget`, `decode`, `start`, or a request of an operator.
     sa.Column("what", short_text(16), nullable=False),
     sa.Column("at", UtcTime(), nullable=False),
     sa.Column("who", short_text(MAX_PAUSE_TEXT), nullable=False),
     sa.Column("reason", short_text(MAX_PAUSE_TEXT)),
-    # The signal, or the step and the decision.
+    # The signal, or the step and the decision; of a `decode` the namespaces that were named.
     sa.Column("detail", short_text(MAX_PAUSE_TEXT)),
-    # The answer to the request of an operator; null until there is one.
+    # The answer to a start or to the request of an operator; null until there is one.
     sa.Column("outcome", short_text(16)),
+    # How many payloads were decoded.
+    sa.Column("payloads", sa.BigInteger()),
     # When all values were replaced that can be; null for a `reveal`, and while values are being forgotten.
     sa.Column("completed_at", UtcTime()),
     sa.Index("saga_audit_saga", "saga_id"),
+    sa.Index("saga_audit_time", "at"),
     sqlite_autoincrement=True,
     **TABLE_OPTIONS,
 )
 """One row each time that somebody has seen the `x-sensitive` values of a saga in clear, or had them forgotten, and one
-for each request of an operator to `saga serve`."""
+for each start of a saga and each request of an operator over HTTP. The payloads that one token decodes within a minute
+have one row."""
 
 circuit_breaker_table = sa.Table(
     "saga_circuit_breaker",

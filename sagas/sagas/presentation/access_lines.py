@@ -1,4 +1,4 @@
-"""The lines of `saga show` about who has seen the sensitive values of a saga, or has operated it over HTTP."""
+"""The lines of `saga show` about who has seen the sensitive values of a saga, or has started or operated it by HTTP."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sagas.text.shortening import shorten_middle
 _ACCESSES = {
     "reveal": "has seen sensitive values in clear",
     "forget": "had the sensitive values forgotten",
+    "start": "has asked to start it",
     "cancel": "has asked to cancel it",
     "pause": "has asked to pause it",
     "resume": "has asked to resume it",

@@ -1,4 +1,6 @@
-"""The part of a view that comes from the audit: who has seen or removed the values of a saga, or has operated it."""
+"""The part of a view that comes from the audit: who has seen or removed the values of a saga, and who has started or
+operated it over HTTP.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,17 @@ Timestamp = Annotated[str, "RFC 3339 in UTC"]
 Operation = Literal["cancel", "pause", "resume", "signal", "resolve", "undo"]
 """The requests of operators that `saga serve` makes to sagas."""
 
-Access = Literal["reveal", "forget", "cancel", "pause", "resume", "signal", "resolve", "undo"]
+Access = Literal["reveal", "forget", "start", "cancel", "pause", "resume", "signal", "resolve", "undo"]
+
+StartOutcome = Literal["started", "existing", "refused", "unanswered"]
+"""The outcomes of starts over HTTP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessView(JsonView):
-    """An access to the `x-sensitive` values of a saga, or a request of an operator to `saga serve`."""
+    """An access to the `x-sensitive` values of a saga, a start of it over HTTP, or a request of an operator to `saga
+    serve`.
+    """
 
     at: Timestamp
     what: Annotated[
@@ -33,6 +40,6 @@ class AccessView(JsonView):
     outcome: Annotated[
         str | None,
         "of a request: its `response`, `refused`, `not valid` or `unanswered`; missing if `saga serve` or the ledger "
-        "ended before",
+        "ended before. Of a `start`: `started`, `existing`, `refused` or `unanswered`",
         OMITTED,
     ] = None

@@ -395,8 +395,8 @@ class SagaView(JsonView):
     paused: Annotated[PauseView | None, "nothing begins until an operator resumes it", OMITTED] = None
     accesses: Annotated[
         tuple[AccessView, ...] | None,
-        "who has seen its `x-sensitive` values by `--reveal`, or had them forgotten, and what operators have asked of "
-        "`saga serve`; only `saga show` has it, from the ledger",
+        "who has seen its `x-sensitive` values by `--reveal`, or had them forgotten, and who has started it over HTTP "
+        "or operated it there; only `saga show` has it, from the ledger",
         OMITTED,
     ] = None
     incomplete: Annotated[

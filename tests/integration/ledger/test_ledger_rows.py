@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.guard.schema import NewerTables, create_tables
 from saga_activities.guard.stored_values import StoredValues, options_of
-from saga_activities.ledger import claims
+from saga_activities.ledger import audit, claims
+from saga_activities.ledger.audit import DecodeAccess, StartAccess
 from saga_activities.ledger.partitions import existing_months
 from saga_activities.ledger.records import NewClaim, RunFilter, RunRecord
 from saga_activities.ledger.retention import maintain
@@ -226,6 +227,31 @@ async def test_no_bulk_workflow_claims_a_saga_whose_values_are_forgotten(ledger:
     await ledger.complete_forgetting(["forgotten"])
     result = await claims.claim(ledger.engine, new, saga="checkout", bulk_id="bulk~1", at=NOW, again=True)
     assert set(result.earlier) == {"undone", "forgotten"}
+
+
+async def test_repeated_starts_do_not_hide_other_accesses(ledger: RunLedger) -> None:
+    await audit.record_starts(ledger.engine, [StartAccess("s-1", "shop", "started", age=9.0)])
+    await ledger.record_access("s-1", "cancel", who="ada", reason=None)
+    await audit.record_starts(ledger.engine, [StartAccess("s-1", "shop", "existing", age=0.0) for _ in range(200)])
+    accesses = await ledger.accesses("s-1")
+    assert [(each.what, each.outcome) for each in accesses] == [
+        ("start", "started"),
+        ("cancel", None),
+        *[("start", "existing")] * 10,
+    ]
+
+
+async def test_decoded_values_of_a_minute_have_one_row(ledger: RunLedger) -> None:
+    hour = timedelta(hours=1)
+    assert await ledger.decoded(hour) == []
+    access = DecodeAccess(HOSTILE, "default", payloads=3, age=50.0, row=None)
+    row = await audit.record_decoding(ledger.engine, access)
+    await audit.record_decoding(ledger.engine, replace(access, payloads=7, row=row))
+    await audit.record_decoding(ledger.engine, DecodeAccess("old", "", payloads=1, age=4000.0, row=None))
+    [decoded] = await ledger.decoded(hour)
+    assert (decoded.payloads, decoded.who[:2]) == (7, HOSTILE[:2])
+    assert timedelta(seconds=45) < datetime.now(UTC) - decoded.last < timedelta(minutes=5)
+    assert [each.payloads for each in await ledger.decoded(2 * hour)] == [7, 1]
 
 
 async def test_a_month_that_is_over_is_dropped_as_a_partition(ledger: RunLedger) -> None:

@@ -13,6 +13,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from saga_workers.doctor.codec_keys import check_codec_keys
+from saga_workers.doctor.decoding_checks import check_decoding
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.foreign_definers import check_definers
 from saga_workers.doctor.foreign_key_setting import check_foreign_key_setting
@@ -91,6 +92,8 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
         findings += await results_of("codec", check_codec_keys(settings, client, closed))
     if settings.ledger.connection is not None and settings.ledger.connection not in closed:
         findings += await results_of("pauses", _check_standing_pauses(settings, client))
+    if settings.ledger.connection not in closed:
+        findings += await results_of("decoded values", check_decoding(settings))
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
     findings += [_check_http_connection(service) for service in settings.http_services()]

@@ -29,6 +29,8 @@ from sagas.settings import Settings
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from saga_activities.ledger.audit import Decoded
+
 SETTLE_TIME = 2.0
 """Seconds after which the end of a saga is in the ledger: a claim, or a missing row, that is still there is a
 finding."""
@@ -268,6 +270,11 @@ class RunLedger:
             return []
         with self._readable():
             return await self._sql.audit.read_accesses(self.engine, saga_id)
+
+    async def decoded(self, age: timedelta) -> builtins.list[Decoded]:
+        """The payloads that tokens of `saga serve` have had decoded within this time."""
+        with self._readable():
+            return await self._sql.audit.read_decoded(self.engine, age)
 
     async def is_forgetting(self, saga_id: str, since: datetime | None = None) -> bool:
         """True while the sensitive values of the saga are being forgotten. ``since``: when it was started."""

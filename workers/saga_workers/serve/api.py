@@ -13,8 +13,10 @@ from starlette.routing import Route
 
 from saga_workers.client import Client
 from saga_workers.input_limits import MAX_CODEC_BYTES
+from saga_workers.ledger.run_ledger import NoLedger
 from saga_workers.location.locator import Locator
 from saga_workers.runtime.http_server import RequestFilter, http_app
+from saga_workers.serve.access_log import AccessLog
 from saga_workers.serve.admission import Admission
 from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.authorization import Authorization
@@ -42,7 +44,8 @@ def requests_counter(registry: CollectorRegistry) -> Counter:
 class SagaApi:
     """The endpoints. Without ``client`` no saga can be started, without ``operations`` none can be operated, without
     ``keys`` no callback is received, and without ``codec`` no payload is converted; pages of ``origins`` may ask for
-    that. The console shows the sagas of ``project``, if the settings want one.
+    that. The console shows the sagas of ``project``, if the settings want one. ``access_log`` records starts and
+    decoded payloads; without it nobody does.
     """
 
     def __init__(
@@ -58,11 +61,13 @@ class SagaApi:
         codec: EncryptingCodec | None = None,
         origins: Sequence[str] = (),
         project: Project | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
+        access_log = access_log or AccessLog(NoLedger())
         self.requests = requests_counter(CollectorRegistry())
         admission = Admission(max_waiting=settings.max_waiting)
         reads = ReadEndpoint(locator, client, sagas, admission, has_codec=codec is not None)
-        starts = StartEndpoint(locator, client, sagas, settings, admission)
+        starts = StartEndpoint(locator, client, sagas, settings, admission, access_log)
         callbacks = CallbackReceiver(locator.temporal, keys or SigningKeys(), callers, admission)
         routes = [
             Route("/sagas/{id}", reads.show_outcome),
@@ -80,7 +85,7 @@ class SagaApi:
             routes += routes_without_console()
         max_body_bytes = settings.max_body_bytes
         if codec is not None:
-            endpoint = CodecEndpoint(codec, admission)
+            endpoint = CodecEndpoint(codec, admission, access_log)
             routes += [Route(path, endpoint.answer, methods=["POST"]) for path in CODEC_PATHS]
             max_body_bytes = max(max_body_bytes, MAX_CODEC_BYTES)
         refusal = Authorization(callers).refusal

@@ -18,6 +18,7 @@ from saga_activities.input_checks import INPUT_CHECKS
 from saga_activities.value_cipher import UnknownKey
 from saga_workers.input_limits import MAX_CODEC_BYTES, MAX_CODEC_PAYLOADS
 from saga_workers.runtime.http_server import json_response
+from saga_workers.serve.access_log import AccessLog
 from saga_workers.serve.admission import Admission
 from saga_workers.serve.api_tokens import Caller
 from saga_workers.serve.error_responses import bad_request
@@ -52,9 +53,10 @@ def token_in_path(path: str) -> str | None:
 class CodecEndpoint:
     """Decrypts and encrypts payloads in the form of Temporal's remote codecs: ``{"payloads": […]}``."""
 
-    def __init__(self, codec: EncryptingCodec, admission: Admission) -> None:
+    def __init__(self, codec: EncryptingCodec, admission: Admission, access_log: AccessLog) -> None:
         self._codec = codec
         self._admission = admission
+        self._access_log = access_log
 
     async def answer(self, request: Request) -> Response:
         """Answer Temporal's Web UI or CLI."""
@@ -62,8 +64,12 @@ class CodecEndpoint:
         try:
             with self._admission.bodies.hold(caller.name, MAX_CODEC_BYTES):
                 body = await read_body(request, MAX_CODEC_BYTES)
-                converting = self._convert(request.path_params["operation"], body, caller=caller.name)
-                return json_response(200, await checked_in_time(converting))
+                operation = request.path_params["operation"]
+                converted = await checked_in_time(self._convert(operation, body, caller=caller.name))
+                if operation == "decode":
+                    namespace = request.headers.get("x-namespace", "")
+                    self._access_log.decoded(caller.name, namespace, len(converted["payloads"]))
+                return json_response(200, converted)
         except BadRequest as error:
             return bad_request(error)
 

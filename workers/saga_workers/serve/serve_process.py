@@ -15,6 +15,7 @@ from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
+from saga_workers.serve.access_log import using_access_log
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers
 from saga_workers.serve.codec_endpoint import allowed_origins
@@ -61,6 +62,7 @@ async def run_api(
             codec=payload_codec(settings),
             origins=allowed_origins(settings),
             project=project,
+            access_log=await stack.enter_async_context(using_access_log(locator.ledger)),
         )
         if health is not None:
             ready = partial(temporal_readiness, temporal)

@@ -18,6 +18,7 @@ from saga_workers.client import Client
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
 from saga_workers.runtime.http_server import error_response, json_response
+from saga_workers.serve.access_log import AccessLog
 from saga_workers.serve.admission import Admission
 from saga_workers.serve.api_tokens import Caller
 from saga_workers.serve.error_responses import bad_request, ledger_is_down, temporal_is_down
@@ -55,10 +56,12 @@ class StartEndpoint:
         sagas: ProjectSagas,
         settings: ServeSettings,
         admission: Admission,
+        access_log: AccessLog,
     ) -> None:
         self._locator = locator
         self._client = client
         self._sagas = sagas
+        self._access_log = access_log
         self._bulk_wait = settings.bulk_wait
         self._max_body_bytes = settings.max_body_bytes
         self._admission = admission
@@ -109,8 +112,9 @@ class StartEndpoint:
                 starter = await client.starter(name)
             start = await checked_in_time(starter.check(body.input, caller=caller.name))
             shared = self._shared_starts(client, starter)
-            async with self._admission.start(caller.name, shared=shared is not None):
-                return await (starter if shared is None else shared).start(start, id=body.id)
+            with self._access_log.start(caller.name, start.id if body.id is None else body.id) as recorded:
+                async with self._admission.start(caller.name, shared=shared is not None):
+                    return recorded(await (starter if shared is None else shared).start(start, id=body.id))
         except UsageError as error:
             raise BadRequest(422, error.message) from None
 
