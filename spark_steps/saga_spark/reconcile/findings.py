@@ -11,7 +11,7 @@ from typing import Any
 from saga_activities.messaging.outbox import PUBLISHED
 from sagas.settings.reconcile import EffectTable
 from sagas.text.exact_json import number_text
-from sagas.text.printable import printable_line
+from sagas.text.printable import MASK, printable_line
 from sagas.text.shell import saga_command
 
 
@@ -255,18 +255,21 @@ def _equals(expression: str, value: Any, dialect: str) -> str:
 
 
 def _changes(finding: Finding, dialect: str) -> str:
-    """The columns that differ with the values that they should have; empty if one row is not all that differs.
+    """The columns that differ with the values that they should have; empty if one row is not all that differs, or a
+    value is private.
 
     The numbers are text, which becomes the type of its column without passing through one that rounds.
     """
     if (finding.details.get("rows"), finding.details.get("steps_done")) != (1, 1):
         return ""  # a sum is expected of several rows
-    expected = (
-        (name.removeprefix(EXPECTED_PREFIX), value)
+    expected = {
+        name.removeprefix(EXPECTED_PREFIX): value
         for name, value in finding.details.items()
         if name.startswith(EXPECTED_PREFIX)
-    )
-    return ", ".join(f"{name} = {sql_literal(str(value), dialect)}" for name, value in expected)
+    }
+    if MASK in expected.values():
+        return ""
+    return ", ".join(f"{name} = {sql_literal(str(value), dialect)}" for name, value in expected.items())
 
 
 def sql_literal(value: Any, dialect: str) -> str:

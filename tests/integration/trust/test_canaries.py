@@ -61,6 +61,14 @@ url = "{crm}"
 connection = "shop"
 [enqueue]
 connections = ["shop"]
+[[reconcile.effects]]
+connection = "shop"
+table = "booking"
+key = "id"
+saga = "booked"
+step = "a"
+saga_id = "saga_id"
+amounts = {{amount = "amount"}}
 [spark]
 master = "local[1]"
 ledger = "shop"
@@ -121,6 +129,10 @@ STEPS = {
     "parent-parks": "[{id: a, uses: saga, with: {name: child-parks, input: {card: '${{ input.card }}'}}}]",
     "spark": "[{id: a, uses: spark, timeout: 5m, retry: {max_attempts: 1}, with: {job: 'jobs:fail', "
     "params: {card: '${{ input.card }}'}, output: {parquet: out/cards}}}]",
+    "booked": "[{id: a, uses: sql, compensate: auto, with: {connection: shop, "
+    "run: 'insert into booking (saga_id, amount) values (:saga, cast(cast(:amount as text) as numeric)) "
+    "returning id, amount', "
+    "params: {saga: '${{ saga.id }}', amount: '${{ string(input.card.limit) }}'}}}]",
     "waits": "[{id: a, uses: wait, with: {signal: approved}}]",
 }
 CHILD = "input: {type: object, properties: {card: {type: object, x-sensitive: true}}}\n"
@@ -294,6 +306,8 @@ async def test_no_text_has_a_sensitive_value(
         prefix=prefix,
         unique=prefix,
     )
+    with psycopg.connect(database_url) as database:
+        database.execute("create table booking (id serial primary key, saga_id text, amount numeric)")
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": traces[0], "OTEL_SERVICE_NAME": "canaries"}
     assert (done := run_command(["setup"], tmp_path, env={**os.environ})).returncode == 0, done
     project = Project(load_settings(config=str(tmp_path / "saga.toml")))
@@ -348,7 +362,9 @@ async def test_no_text_has_a_sensitive_value(
                 return database.execute("select 1 from saga_enqueued where status = 'NEW'").fetchone() is None
 
         await until(refused)
-        report = tmp_path / "report.html"
+        with psycopg.connect(database_url) as database:
+            database.execute("update booking set amount = 1")
+        report, differences = tmp_path / "report.html", tmp_path / "differences.html"
         for words in (
             ["parked"],
             ["parked", "--json"],
@@ -360,11 +376,17 @@ async def test_no_text_has_a_sensitive_value(
             ["batch", "show", prefix],
             ["batch", "show", prefix, "--json"],
             ["enqueued", "list"],
+            ["reconcile", "--report", str(differences)],
+            ["reconcile", "--json"],
             ["graph", "python-declines", "--run", runs["python-declines"]],
             ["graph", "parent-parks", "--run", runs["parent-parks"], "--format", "svg"],
         ):
             texts[" ".join(words)] = str(run_command(words, tmp_path, env={**os.environ}))
-        texts["page of the report"] = report.read_text(encoding="utf-8")
+        for name, page_of in (("report", report), ("differences", differences)):
+            texts[f"page of the {name}"] = page_of.read_text(encoding="utf-8")
+        assert {
+            "select * from booking" in texts[f"reconcile {form}"] for form in ("--json", f"--report {differences}")
+        } == {True}
         assert f"refused-{prefix}" in texts["enqueued list"]
         assert "COMPENSATED" in texts[f"batch show {prefix}"]
         texts |= await pages_of_console(client, [*runs.values(), parked := f"{runs['parent-parks']}/a"], prefix)
@@ -400,6 +422,7 @@ async def test_no_text_has_a_sensitive_value(
     assert {texts["ledger"] != "[]", texts["traces"] != "", "•••" in texts["traces"]} == {True}
     assert states == dict.fromkeys(STEPS, "COMPENSATED") | {
         "python-returns": "COMPLETED",
+        "booked": "COMPLETED",
         "published": "COMPLETED",
         "sql-undo": "PARKED",
         "sql-undo resolved": "RESIDUE",

@@ -14,8 +14,10 @@ from saga_spark.reconcile.findings import RESUMED, Finding, repair_command
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.current_views import current_views
 from saga_workers.reconcile.matched_rows import with_safe_commands
+from saga_workers.reconcile.private_amounts import expects_amounts, without_private_amounts
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.stuck.counted_children import has_counting_parent
+from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 from sagas.settings.reconcile import EffectTable
 
@@ -42,9 +44,11 @@ async def recheck(
     saga_ids = list(dict.fromkeys(finding.saga_id for finding in findings if finding.saga_id))
     now = await current_views(locator, saga_ids[:MAX_RECHECKED])
     counted = await _counted_as_done(locator, findings)
+    results = now | await _recorded_views(locator, findings, now)
     kept: list[Finding] = []
     gone: list[Finding] = []
-    for finding in findings:
+    for compared in findings:
+        finding = without_private_amounts(compared, results.get(compared.saga_id or ""), declared)
         view = now.get(finding.saga_id or "")
         moved = view is not None and view.state != states.get(finding.saga_id or "", view.state)
         if finding.kind in RESUMED:
@@ -54,6 +58,17 @@ async def recheck(
         command = finding.command or repair_command(finding, dialects, declared, can_undo=can_undo)
         (gone if moved else kept).append(replace(finding, command=command))
     return await with_safe_commands(settings, kept, dialects, declared), gone
+
+
+async def _recorded_views(
+    locator: Locator, findings: Sequence[Finding], views: Mapping[str, SagaView | None]
+) -> dict[str, SagaView | None]:
+    """The views that the ledger has of the sagas whose amounts are compared, where Temporal has none."""
+    missing = {each.saga_id for each in findings if each.saga_id and expects_amounts(each)}
+    rows = await locator.ledger.find_all(
+        sorted(missing - {name for name, view in views.items() if view})[:MAX_RECHECKED]
+    )
+    return {saga_id: row.view for saga_id, row in rows.items()}
 
 
 async def _counted_as_done(locator: Locator, findings: Sequence[Finding]) -> set[str]:
