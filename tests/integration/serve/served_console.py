@@ -95,8 +95,8 @@ class ServedConsole:
 
 
 @contextlib.asynccontextmanager
-async def serving(client: Client, *, console: bool = True) -> AsyncIterator[str]:
-    """The API for the project of a client; gives its address."""
+async def serving(client: Client, *, console: bool = True, starts: bool = False) -> AsyncIterator[str]:
+    """The API for the project of a client, which ``starts`` sagas or does not; gives its address."""
     tokens = {
         "staff": ServeToken(secret=Secret("env", "STAFF"), scopes=("read",)),
         "shop": ServeToken(secret=Secret("env", "SHOP"), scopes=("start",)),
@@ -110,6 +110,7 @@ async def serving(client: Client, *, console: bool = True) -> AsyncIterator[str]
     api = SagaApi(
         locator,
         Callers(settings),
+        client if starts else None,
         sagas=served,
         settings=settings.serve,
         operations=Operations(locator, project, served),

@@ -93,7 +93,7 @@ async def test_all_that_starts_and_undoes_waits_and_ends_once(
         paused = await cli.saga("pause", *what, "--reason", "a stocktaking", "--as", "kim")
         assert paused.code == 0, paused
 
-        expected = [f"{mark}-event", f"{mark}-scheduled", f"{mark}-enqueued"]
+        expected = [f"{mark}-event", f"{mark}-scheduled", f"{mark}-enqueued", f"{mark}-asked"]
         kafka.produce(topics[0], {"order": expected[0]})
         together = [f"{mark}-{number}" for number in range(3)] if order == "--connection" else []
         kafka.produce(topics[1], *({"order": each} for each in together))
@@ -106,6 +106,7 @@ async def test_all_that_starts_and_undoes_waits_and_ends_once(
             await enqueue(session, names[0], {"order": expected[2]}, id=expected[2])
             await session.commit()
         await engine.dispose()
+        await _start_over_http(client, monkeypatch, names[0], expected[3])
         with TriggerProcess("trigger", tmp_path), RelayProcess("relay", tmp_path):
             undo = await cli.saga("undo", older, "--reason", "a mistake", "--timeout", "1s", "--yes")
             assert undo.code == 7, undo  # it goes on, and so does the pause
@@ -132,6 +133,19 @@ async def test_all_that_starts_and_undoes_waits_and_ends_once(
             assert (await cli.saga("resume", older)).code == 0
             await until(lambda: ended(older, "COMPENSATED"))
             assert paid() == sorted((each,) for each in (*expected, *together))
+
+
+async def _start_over_http(client: Client, monkeypatch: pytest.MonkeyPatch, name: str, saga_id: str) -> None:
+    """Twice: who waits for the end is told that there is none yet."""
+    for token, value in TOKENS.items():
+        monkeypatch.setenv(token, value)
+    sent = {"input": {"order": saga_id}, "id": saga_id, "wait": "300ms"}
+    headers = {"Authorization": f"Bearer {TOKENS['SHOP']}"}
+    async with serving(client, starts=True) as url, httpx.AsyncClient(base_url=url, timeout=60) as caller:
+        answers = [await caller.post(f"/sagas/{name}", json=sent, headers=headers) for _ in range(2)]
+    documents = [answer.json() for answer in answers]
+    assert [answer.status_code for answer in answers] == [202, 202], documents
+    assert [(each["started"], each["outcome"]) for each in documents] == [(True, None), (False, None)]
 
 
 async def _see_messages_on_the_board(client: Client, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
