@@ -33,7 +33,7 @@ from saga_workers.temporal.temporal_runs import (
     describe_run,
 )
 from saga_workers.temporal.updates import send_update
-from saga_workers.undo_start import start_undo
+from saga_workers.undo_start import EndedStart, start_undo
 from saga_workers.views.accesses import with_accesses
 from saga_workers.views.answering import NO_VIEW
 from saga_workers.views.awaited_resets import unanswered_reset
@@ -374,7 +374,8 @@ async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_qu
         location = await leave_bulk_workflow(locator, location.member)  # its end is in the ledger then
     queue = task_queue if location.run is None else location.run.run.task_queue
     await _require_poller(locator.temporal, queue, view.id)
-    return await start_undo(locator, view.id, view.saga, queue, reason=reason, who=who, generation=view.generation)
+    undoes = EndedStart(view.generation or 1, view.started_at or "")
+    return await start_undo(locator, view.id, view.saga, queue, reason=reason, who=who, undoes=undoes)
 
 
 async def require_undoable(locator: Locator, saga_id: str) -> SagaView:

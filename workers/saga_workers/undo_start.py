@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from temporalio.common import WorkflowIDConflictPolicy
@@ -18,6 +19,28 @@ from sagas.text.shell import saga_command
 from sagas.workflow.summaries import run_summary
 
 
+@dataclass(frozen=True, slots=True)
+class EndedStart:
+    """A start of a saga that has ended, by its number and the time, as its view has them."""
+
+    generation: int
+    started_at: str
+
+    def to_order(self) -> dict[str, Any]:
+        return {"generation": self.generation, "started_at": self.started_at}
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedRun:
+    """A run of a saga, or of its bulk workflow, that was closed from outside. ``how``: that, for people."""
+
+    run_id: str
+    how: str = ""
+
+    def to_order(self) -> dict[str, Any]:
+        return {"run_id": self.run_id, **({"closed": self.how} if self.how else {})}
+
+
 async def start_undo(
     locator: Locator,
     saga_id: str,
@@ -26,18 +49,15 @@ async def start_undo(
     *,
     reason: str,
     who: str,
-    closed: str = "",
-    generation: int | None = None,
+    undoes: EndedStart | ClosedRun,
 ) -> str:
-    """Start the run that undoes a saga; returns its workflow id. ``closed``: how its run was closed from outside.
-    ``generation``: that of the start to undo; a later start of the id is not undone by this order.
+    """Start the run that undoes a saga; returns its workflow id. No other start of the id is undone by this order, also
+    if somebody sends it again.
 
     Raises RefusedError if there is one already.
     """
     undo_id, reason = saga_id + UNDO_SUFFIX, await masked_reason(locator, saga_id, reason)
-    order: dict[str, Any] = {"reason": reason, "who": who, **({"closed": closed} if closed else {})}
-    if generation is not None:
-        order["generation"] = generation
+    order = {"reason": reason, "who": who, **undoes.to_order()}
     try:
         with start_headers({OWNER_HEADER: saga_id}):
             await locator.temporal.start_workflow(

@@ -14,7 +14,7 @@ from sagas.errors import RefusedError
 from sagas.project import Project
 from sagas.protocol.size_limits import MAX_STATE_CHARACTERS
 
-ReadMachine = Callable[[str], Awaitable[str | None]]
+ReadMachine = Callable[[str, str | None], Awaitable[str | None]]
 
 ListAttributes = Callable[[], Awaitable[list[str]]]
 
@@ -44,14 +44,15 @@ class DefinitionLoader:
         self._list_attributes = list_attributes
         self.read_input = read_input
 
-    async def load(self, saga: str, input: Any, undo_of: str | None) -> dict[str, Any]:
-        """The snapshot, the validated input, the variables and the existing search attributes.
+    async def load(self, saga: str, input: Any, undo_of: str | None, run_id: str | None = None) -> dict[str, Any]:
+        """The snapshot, the validated input, the variables and the existing search attributes. ``run_id``: the only run
+        of ``undo_of`` whose state may be loaded; None for any.
 
         Raises UsageError: unknown saga or invalid input; RefusedError: the run cannot be undone.
         """
         attributes = await self._list_attributes()
         if undo_of is not None:
-            return {"attributes": attributes, "input": None, "machine": await self._load_undo(undo_of)}
+            return {"attributes": attributes, "input": None, "machine": await self._load_undo(undo_of, run_id)}
         definition = await self._find_definition(saga)
         checked = await checked_input(definition, input)
         return {
@@ -61,8 +62,8 @@ class DefinitionLoader:
             "attributes": attributes,
         }
 
-    async def _load_undo(self, undo_of: str) -> str:
-        packed = await self._read_machine(undo_of)
+    async def _load_undo(self, undo_of: str, run_id: str | None) -> str:
+        packed = await self._read_machine(undo_of, run_id)
         if packed is None:
             raise RefusedError(f"the state of {undo_of} no longer exists, so it cannot be undone")
         if len(packed) > MAX_STATE_CHARACTERS:

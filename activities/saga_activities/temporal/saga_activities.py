@@ -236,7 +236,9 @@ class SagaActivities:
                 checked = await self._verify_start(**request)
                 answers = {"refused": checked.refused, "completed": checked.completed}
                 return _within_payload({name: inputs for name, inputs in answers.items() if inputs})
-            loading = self._loader.load(request["saga"], request.get("input"), request.get("undo_of"))
+            loading = self._loader.load(
+                request["saga"], request.get("input"), request.get("undo_of"), request.get("run_id")
+            )
             return _within_payload(await _unless_worker_stops(loading))
         except SagaError as error:
             raise SagaApplicationError(

@@ -47,7 +47,7 @@ def message_content(to: Sequence[str], message: Mapping[str, Any]) -> bytes:
     outcome        the id and the run
     schedule       the id of the schedule
     callback       the id of the saga
-    undo           the id of the undo's run
+    undo           the id of the undo's run, and for a nested saga the run of the parent
     =============  ================================================================================================
     """
     return signed_json([list(to), {name: value for name, value in message.items() if name != "signature"}])

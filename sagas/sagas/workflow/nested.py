@@ -37,6 +37,7 @@ from sagas.workflow.parked_reports import parked_event
 from sagas.workflow.run_trust import signed_message
 from sagas.workflow.summaries import run_summary
 from sagas.workflow.task_set import CommandContext
+from sagas.workflow.undo_order import undo_recipient
 from sagas.workflow.waits import wait_until
 
 _End = tuple[ChildState, SagaView | None]
@@ -251,7 +252,9 @@ class NestedSagas:
 def _input_of(command: StartSaga | UndoSaga, saga_id: str) -> Any:
     if isinstance(command, StartSaga):
         return command.input
-    return signed_message("undo", [saga_id], {"reason": command.message, "who": workflow.info().workflow_id})
+    info = workflow.info()
+    to = undo_recipient(saga_id, info.run_id)
+    return signed_message("undo", to, {"reason": command.message, "who": info.workflow_id})
 
 
 def _memo_of(command: StartSaga | UndoSaga, root_start: str) -> dict[str, Any]:

@@ -111,7 +111,8 @@ async def start_run(args: Sequence[RawValue], trust: RunTrust | None) -> RunStar
     refuse_foreign_id()
     if info.workflow_id.endswith(UNDO_SUFFIX):
         order = read_undo_order(value, trust)
-        return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)), order)
+        undo_of = info.workflow_id.removesuffix(UNDO_SUFFIX)
+        return _undo_run(await _load(value, undo_of, run_id=order.run_id), order)
     if (signed := info.headers.get(DETACHED_HEADER)) is not None:
         return await _detached_run(value, signed, trust)
     generation, resumed = repeated_start.generation_in_header(), repeated_start.resumption_in_header()
@@ -423,8 +424,8 @@ def _undo_run(loaded: Mapping[str, Any], order: UndoOrder) -> RunStart:
     machine = Machine.restore(unpack_state(loaded["machine"]))
     if workflow.info().parent and not same_owner(root_start_of(machine.origin()), _root_start_in_memo()):
         raise refused_error("the nested saga is that of another saga with the id of its parent")
-    if order.generation is not None and order.generation < machine.generation:
-        raise refused_error(f"this order undoes start {order.generation} of the saga, which was started again since")
+    if refusal := order.refusal(machine):
+        raise refused_error(refusal)
     attributes = frozenset(loaded.get("attributes", ()))
     if machine.finished:
         return RunStart("undoes", machine, UndoRequested(workflow.time(), order.reason, order.who), attributes)
@@ -432,9 +433,13 @@ def _undo_run(loaded: Mapping[str, Any], order: UndoOrder) -> RunStart:
     return RunStart("takes up", machine, event, attributes)
 
 
-async def _load(value: Any, undo_of: str | None, *, is_unread: bool = False) -> dict[str, Any]:
+async def _load(
+    value: Any, undo_of: str | None, *, is_unread: bool = False, run_id: str | None = None
+) -> dict[str, Any]:
     saga = workflow.info().workflow_type
-    given = {"is_unread": True} if is_unread else {"input": value}
+    given: dict[str, Any] = {"is_unread": True} if is_unread else {"input": value}
+    if run_id is not None:
+        given["run_id"] = run_id
     request = {"saga": saga, **given, "undo_of": undo_of}
     return await _execute(LOAD_ACTIVITY, request, f"read the definition of {saga}")
 

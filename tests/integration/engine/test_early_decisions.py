@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from saga_workers.client import Client
-from saga_workers.undo_start import start_undo
+from saga_workers.undo_start import ClosedRun, start_undo
 from sagas import Rejected
 from tests.helpers.local_worker import finished
 from tests.integration.engine.environment import Environment, begin, handle, row
@@ -30,7 +30,9 @@ async def test_a_decision_before_the_begin_of_a_run_is_carried_out(env: Environm
     assert env.project is not None
     async with await Client.connect(env.project) as client:
         queue = env.project.settings.temporal.task_queue
-        undo = await start_undo(client.locator, id, "stuck", queue, reason="lost", who="ada", closed="terminated")
+        described = await handle(client, id).describe()
+        undoes = ClosedRun(described.run_id or "", "terminated")
+        undo = await start_undo(client.locator, id, "stuck", queue, reason="lost", who="ada", undoes=undoes)
         decision = {"step": "a", "decision": "retry", "reason": "open again", "who": "ada"}
         deciding = asyncio.create_task(client.temporal.get_workflow_handle(undo).execute_update("resolve", decision))
         async with env.again() as client:

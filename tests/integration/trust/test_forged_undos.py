@@ -12,6 +12,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
 from saga_workers.client import Client
 from saga_workers.location.accepted_undos import is_accepted_undo
+from saga_workers.stuck.continuation import continue_saga
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.protocol.payloads import LOAD_ACTIVITY, OWNER_HEADER, UNDO_SUFFIX
@@ -20,6 +21,7 @@ from tests.helpers import eager_start
 from tests.helpers.eager_start import json_payload
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
+from tests.integration.engine.repeated_runs import delete
 from tests.integration.trust.conftest import Shop
 from tests.integration.trust.test_replayed_starts import reset_after_debit, waits
 from tests.integration.trust.test_resets_after_undos import REASON, approve, closed, completed, reason
@@ -57,9 +59,9 @@ async def forge_undo(client: Client, id: str, how: str, saga: str = "moving") ->
         await client.temporal.get_workflow_handle(undo_id).terminate()
 
 
-async def send_undo(client: Client, id: str, order: object) -> str:
+async def send_undo(client: Client, id: str, order: object, owner: str = "") -> str:
     """Start the undo of a saga with this order; returns why it has failed."""
-    with start_headers({OWNER_HEADER: id}):
+    with start_headers({OWNER_HEADER: owner or id}):
         undo = await client.temporal.start_workflow(
             "moving", order, id=id + UNDO_SUFFIX, task_queue=client.project.settings.temporal.task_queue
         )
@@ -84,17 +86,64 @@ async def test_an_order_to_undo_counts_only_if_it_is_signed(shop: Shop, client: 
     assert (await finished(client, id))["reason"]["details"] == {"who": "anna"}, "the signature proves who it was"
 
 
-async def test_an_order_to_undo_does_not_undo_a_later_start(shop: Shop, client: Client) -> None:
+async def order_of(client: Client, undo_id: str) -> Any:
+    """The order with which this undo has started, which anybody reads in its history."""
+    history = await client.temporal.get_workflow_handle(undo_id).fetch_history()
+    started = history.events[0].workflow_execution_started_event_attributes
+    (order,) = await client.temporal.data_converter.decode(started.input.payloads)
+    return order
+
+
+@pytest.mark.parametrize("later", ["another generation", "another run of the same generation"])
+async def test_an_order_to_undo_does_not_undo_a_later_start(shop: Shop, client: Client, later: str) -> None:
     id = await completed(client, f"again-{uuid.uuid4()}")
     await client.undo(id, reason="a test", who="anna")
     assert (await finished(client, id))["state"] == "COMPENSATED"
-    history = await client.temporal.get_workflow_handle(id + UNDO_SUFFIX).fetch_history()
-    started = history.events[0].workflow_execution_started_event_attributes
-    (order,) = await client.temporal.data_converter.decode(started.input.payloads)
-    await completed(client, id, again=True)
+    order = await order_of(client, id + UNDO_SUFFIX)
+    if later != "another generation":
+        await delete(client, id)
+        await delete(client, id + UNDO_SUFFIX)
+    await completed(client, id, again=later == "another generation")
     said = list(shop.said)
     assert "started again since" in await send_undo(client, id, order)
     assert (shop.said, (await client.show(id))["state"]) == (said, "COMPLETED")
+
+
+async def test_an_order_to_undo_a_terminated_run_does_not_undo_a_later_one(shop: Shop, client: Client) -> None:
+    id = f"terminated-{uuid.uuid4()}"
+    await client.start("moving", {}, id=id)
+    await until(lambda: waits(client, id))
+    await client.temporal.get_workflow_handle(id).terminate()
+    await continue_saga(client.locator, id, who="anna")
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    order = await order_of(client, id + UNDO_SUFFIX)
+    await completed(client, id, again=True)
+    said = list(shop.said)
+    assert "not its last run any more" in await send_undo(client, id, order)
+    assert (shop.said, (await client.show(id))["state"]) == (said, "COMPLETED")
+
+
+async def test_the_order_of_a_parent_to_undo_counts_in_its_own_run_only(shop: Shop, client: Client) -> None:
+    id = f"outer-{uuid.uuid4()}"
+    nested = f"{id}/move"
+
+    async def complete() -> None:
+        await client.start("outer", {}, id=id)
+        await until(lambda: shop.said.count("debit") > shop.said.count("refund"))
+        await approve(client, nested)
+        assert (await finished(client, id))["state"] == "COMPLETED"
+
+    await complete()
+    await client.undo(id, reason="a test", who="anna")
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    order = await order_of(client, nested + UNDO_SUFFIX)
+    for ended in (id, nested):
+        await delete(client, ended)
+        await delete(client, ended + UNDO_SUFFIX)
+    await complete()
+    said = list(shop.said)
+    assert "an undo counts only if it is signed" in await send_undo(client, nested, order, owner=id)
+    assert shop.said == said
 
 
 @pytest.mark.parametrize("how", ["later", "closed", "kept", "terminated"])

@@ -23,7 +23,7 @@ from sagas.workflow.json_payloads import json_payload
 async def test_a_worker_that_stops_leaves_the_query_to_another_one() -> None:
     asked, given_up = asyncio.Event(), asyncio.Event()
 
-    async def query(_saga_id: str) -> str | None:
+    async def query(_saga_id: str, _run_id: str | None) -> str | None:
         asked.set()
         try:
             await asyncio.Event().wait()

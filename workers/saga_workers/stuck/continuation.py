@@ -26,7 +26,7 @@ from saga_workers.temporal.machine_query import query_machine, verifying_keys
 from saga_workers.temporal.saga_runs import closed_before_begun
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
 from saga_workers.temporal.unanswered_resets import require_answered_reset
-from saga_workers.undo_start import start_undo
+from saga_workers.undo_start import ClosedRun, start_undo
 from saga_workers.views.bulk_view import BULK_DELETED
 from saga_workers.views.run_facts import close_reason
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
@@ -76,7 +76,8 @@ async def _start_undo(
     if not await count_pollers(locator.temporal, run.task_queue):
         raise RefusedError(no_poller_message(run.task_queue))
     try:
-        await start_undo(locator, saga_id, saga, run.task_queue, reason=reason, who=who, closed=closed)
+        undoes = ClosedRun(run.run_id, closed)
+        await start_undo(locator, saga_id, saga, run.task_queue, reason=reason, who=who, undoes=undoes)
     except RefusedError:
         return "it is already being undone"
     return await _describe_continued(locator, await _wait(locator, saga_id), saga_id)

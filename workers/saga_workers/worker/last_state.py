@@ -28,15 +28,16 @@ class LastStates:
         self._locator = locator
         self._keys = keys
 
-    async def __call__(self, saga_id: str) -> str | None:
-        """The state as :func:`sagas.protocol.payloads.pack_state` writes it; None if there is none.
+    async def __call__(self, saga_id: str, run_id: str | None = None) -> str | None:
+        """The state as :func:`sagas.protocol.payloads.pack_state` writes it; None if there is none. ``run_id``: the
+        only run, of the saga or of its bulk workflow, whose state is wanted.
 
-        Raises RefusedError if the saga is still running, never began, its state is lost, not signed or that of before a
-        reset, or its values are being forgotten; InfrastructureError if its workflow is about to close or the ledger
-        does not answer.
+        Raises RefusedError if the saga is still running, never began, its state is lost, not signed, that of before a
+        reset or of another run, or its values are being forgotten; InfrastructureError if its workflow is about to
+        close or the ledger does not answer.
         """
         try:
-            state = await self._read(saga_id)
+            state = await self._read(saga_id, run_id)
             await self._require_values(saga_id, state)
         except LedgerUnavailable as error:
             raise InfrastructureError(error.message) from error  # Temporal tries again
@@ -51,8 +52,13 @@ class LastStates:
             is_open = await self._locator.ledger.is_forgetting(saga_id, since)
             raise RefusedError(f"{saga_id} cannot be undone: {forgotten_text(forgotten, is_open=is_open)}")
 
-    async def _read(self, saga_id: str) -> str | None:
+    async def _read(self, saga_id: str, run_id: str | None) -> str | None:
         location = await self._locator.locate(saga_id)
+        home = location.run if location.member is None else location.member.bulk
+        if run_id is not None and (home is None or home.run.run_id != run_id):
+            raise RefusedError(
+                f"this order undoes what the run {run_id} of {saga_id} has left, and that is not its last run any more"
+            )
         if location.row is not None:
             return await self._locator.ledger.machine(saga_id)
         if location.member is not None:
