@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -119,14 +120,18 @@ def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
 
 def with_locator(work: Callable[[Locator, Settings], Awaitable[T]]) -> T:
     """Connect to Temporal and do something with the locator, which finds the sagas of the project, wherever
-    they live.
+    they live. Warn once if it was told of ends that it cannot verify.
     """
 
     async def locating(client: Client, settings: Settings) -> T:
         from saga_workers.location.locator import using_locator
+        from sagas.protocol.doubtful_outcomes import NOT_VERIFIED, VERIFY_HELP
 
         async with using_locator(client, settings) as locator:
-            return await work(locator, settings)
+            result = await work(locator, settings)
+        if locator.believes_unverified:
+            print(f"warning: {NOT_VERIFIED}", f"help: {VERIFY_HELP}", sep="\n", file=sys.stderr, flush=True)
+        return result
 
     return with_client(locating)
 

@@ -176,6 +176,8 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
             lines.append([(f"{saga_command('cancel', view.id)}    ends that", "dim")])
     if view.source == "ledger":
         lines.append([("from the ledger: Temporal has no run of this saga", "yellow")])
+    if view.verified is False:
+        lines.append([("not verified: no key of the project is here", "yellow")])
     if view.incomplete:
         lines.append([(f"incomplete: {view.incomplete}", "yellow")])
         from saga_workers.temporal.worker_deployments import worker_help

@@ -7,6 +7,14 @@ import re
 UNVERIFIED = "(unverified): no key of this project has signed the outcome of the run"
 """The run may be anybody's."""
 
+NOT_VERIFIED = (
+    "how sagas have ended is not verified: no key of the project is here, so any client of Temporal may have closed "
+    "their runs"
+)
+"""Why the views that a process without a key shows have no mark but their field ``verified``."""
+
+VERIFY_HELP = "run it where the project's key is, or set definition_key under [worker] as its workers have it"
+
 IN_LEDGER = "; this is what the ledger has"
 """The end of a reason if the view is that of the ledger."""
 

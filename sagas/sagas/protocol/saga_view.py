@@ -399,9 +399,8 @@ class SagaView(JsonView):
         "or operated it there; only `saga show` has it, from the ledger",
         OMITTED,
     ] = None
-    incomplete: Annotated[
-        str | None, "why the view is not complete, for example because no worker answers", OMITTED
-    ] = None
+    incomplete: Annotated[str | None, "why the view is not complete, such as that no worker answers", OMITTED] = None
+    verified: Annotated[bool | None, "false: no key of the project is here to verify the end", OMITTED] = None
     bulk_workflow: Annotated[str | None, "the id of the bulk workflow that runs the saga", OMITTED] = None
     stuck: Annotated[tuple[str, ...] | None, "why the saga will not finish by itself", OMITTED] = None
     needs_resume: Annotated[bool | None, "its effects are of a run that `saga resume` continues", OMITTED] = None
@@ -410,8 +409,7 @@ class SagaView(JsonView):
     ] = None
     source: Annotated[
         Literal["ledger"] | None,
-        "where the view was read if Temporal has no run of the saga, because it was deleted or the saga ended in a "
-        "bulk workflow",
+        "where the view was read if Temporal has no run of the saga: it was deleted, or was that of a bulk workflow",
         OMITTED,
     ] = None
 

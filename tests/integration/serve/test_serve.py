@@ -112,6 +112,7 @@ async def test_the_outcome_in_every_state(engine_env: Environment, endpoint: End
             "ended_at": completed["ended_at"],
             "paused": None,
             "incomplete": None,
+            "verified": False,  # it serves from a folder without the key of the worker
             "source": None,
         }
         second = await endpoint.outcome(compensated["id"])

@@ -44,6 +44,7 @@ from sagas.definition.sensitivity import has_sensitive_values
 from sagas.definition.times import format_timestamp
 from sagas.errors import SagaError
 from sagas.project import Project
+from sagas.protocol.doubtful_outcomes import NOT_VERIFIED
 from sagas.protocol.standing_pause import StandingPause
 from sagas.settings import HttpService, Settings, SqlConnection
 from sagas.settings.effect_declarations import wrong_declarations
@@ -241,12 +242,15 @@ def _check_keys(settings: Settings) -> DoctorResult:
     except SagaError as error:
         return DoctorResult("definition keys", False, error.message, error.help)
     if settings.worker.accept == "any":
-        message = 'workers run whatever a client of Temporal sends: [worker] accept = "any"'
+        message = (
+            'workers run whatever a client of Temporal sends: [worker] accept = "any"; and nobody verifies how sagas '
+            "have ended"
+        )
         return DoctorResult("definition keys", False, message, "remove it, and set definition_key under [worker]")
     source = "worker.definition_key" if keys.shared else f"the key file of this folder, {KEY_FILE}"
     if not keys.keys:
         advice = "start a worker in this folder, or set definition_key under [worker]"
-        return DoctorResult("definition keys", None, "none yet; workers need one", advice)
+        return DoctorResult("definition keys", None, f"none here; workers need one, and {NOT_VERIFIED}", advice)
     first, *others = keys.ids
     rotated = f"; {', '.join(others)} also verif{'y' if len(others) > 1 else 'ies'}" if others else ""
     return DoctorResult("definition keys", True, f"{first} signs{rotated} ({source})")

@@ -69,13 +69,14 @@ class Locator:
         self.ledger = ledger
         self.settings = settings
         self.project = project
+        self._unverified: set[str] = set()
         self._keys = keys
 
     @property
     def keys(self) -> SigningKeys | None:
         """The keys that verify what closed runs say; None without any, or if the project accepts anything."""
-        if self._keys is None and self.settings is not None:
-            self._keys = verifying_keys(self.settings)
+        if self.settings is not None and (self._keys is None or not self._keys.keys):
+            self._keys = verifying_keys(self.settings)  # the first worker of a folder makes the key
         return self._keys
 
     async def if_not_ended(self, effects: Sequence[RecordedEffect]) -> str:
@@ -86,7 +87,18 @@ class Locator:
 
     def within_temporal(self) -> Locator:
         """Finds the same sagas without the ledger: as far as Temporal alone knows them."""
-        return Locator(self.temporal, NoLedger(), self.settings, keys=self.keys, project=self.project)
+        locator = Locator(self.temporal, NoLedger(), self.settings, keys=self.keys, project=self.project)
+        locator._unverified = self._unverified
+        return locator
+
+    def note_unverified_end(self) -> None:
+        """See :class:`saga_workers.location.verified_outcomes.OutcomeReader`."""
+        self._unverified.add("ends")
+
+    @property
+    def believes_unverified(self) -> bool:
+        """True once it was told of an end that it cannot verify."""
+        return bool(self._unverified)
 
     async def locate(self, saga_id: str) -> Location:
         """The location of the saga, or of the saga whose undo has this id. Raises LedgerUnavailable if only it knows.

@@ -30,6 +30,10 @@ class OutcomeReader(Protocol):
     @property
     def keys(self) -> SigningKeys | None: ...
 
+    def note_unverified_end(self) -> None:
+        """Remember that an end is believed without keys."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
@@ -51,6 +55,8 @@ class RunOutcome:
 
 async def outcome_of(reader: OutcomeReader, run: RunInfo) -> RunOutcome:
     """The outcome of a run, also in a namespace without the engine's search attributes."""
+    if _is_unverifiable(reader, run):
+        reader.note_unverified_end()
     doubt = await _doubt(reader.keys, run)
     if not doubt:
         view = await closed_view(run)
@@ -69,21 +75,33 @@ async def state_of(reader: OutcomeReader, run: RunInfo) -> ViewState:
 
 async def verified_view(reader: OutcomeReader, run: RunInfo, view: SagaView) -> SagaView:
     """The ``view`` that a run shows, for people: if the run is not believed, that of the ledger, or the same one, in
-    each case marked.
+    each case marked; also marked if nobody could verify it.
     """
     outcome = await outcome_of(reader, run)
     if outcome.is_believed:
-        return view
+        return replace(view, verified=False if _is_unverifiable(reader, run) else None)
     if outcome.view is not None:
         return replace(outcome.view, source=None, incomplete=f"{outcome.doubt}{IN_LEDGER}")
-    return replace(view, incomplete=outcome.doubt)
+    return replace(view, verified=None, incomplete=outcome.doubt)
+
+
+def can_verify(keys: SigningKeys | None) -> bool:
+    """False in a process without a key of the project, and in a project that accepts anything."""
+    return keys is not None and bool(keys.keys)
+
+
+def _is_unverifiable(reader: OutcomeReader, run: RunInfo) -> bool:
+    """True if a signature would say whether the end of the run is believed, and no key is here."""
+    if not run.ended_by_itself or can_verify(reader.keys):
+        return False
+    return OUTCOME_MEMO in run.raw.memo.fields or not was_refused(run)
 
 
 async def _doubt(keys: SigningKeys | None, run: RunInfo) -> str:
     """Why the outcome of a run is not believed; empty if the run is open, Temporal has closed it, or the outcome is
     signed, and always without keys.
     """
-    if keys is None or not keys.keys or not run.ended_by_itself:
+    if keys is None or not can_verify(keys) or not run.ended_by_itself:
         return ""
     if OUTCOME_MEMO not in run.raw.memo.fields:
         return "" if was_refused(run) else UNVERIFIED

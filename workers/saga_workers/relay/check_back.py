@@ -29,6 +29,7 @@ from saga_workers.relay.entry_status import SagaStatus, SagaUnreachable, entry_s
 from saga_workers.relay.undecided_events import MAX_UNANSWERED
 from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
+from sagas.protocol.doubtful_outcomes import NOT_VERIFIED, VERIFY_HELP
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.signing_keys import SigningKeys
 
@@ -48,7 +49,8 @@ class CheckBack:
     """Asks the sagas about the held events of one project's outboxes.
 
     ``connect`` opens the Temporal client, and ``ledger`` the project's ledger, which knows the sagas of bulk workflows.
-    They are called only when an event is due. ``keys`` verify what closed runs say; without them it is believed.
+    They are called only when an event is due, as are ``keys``, which verify what closed runs say; without them it is
+    believed, with a warning.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class CheckBack:
         connect: Callable[[], Awaitable[Temporal]],
         ledger: Callable[[], AbstractAsyncContextManager[RunLedger]] = lambda: nullcontext(NoLedger()),
         *,
-        keys: SigningKeys | None = None,
+        keys: Callable[[], SigningKeys | None] = lambda: None,
         intervals: Backoff = CHECK_INTERVALS,
     ) -> None:
         self._connect = connect
@@ -64,6 +66,7 @@ class CheckBack:
         self._ledger = ledger
         self._intervals = intervals
         self._temporal: Temporal | None = None
+        self._has_warned = False
 
     async def check(self, guard: Guard) -> int:
         """Check the due events of one outbox, at most ``_CHECKED_AT_ONCE`` of them; returns their number.
@@ -102,7 +105,12 @@ class CheckBack:
                 self._temporal = await self._connect()
             except (SagaError, OSError, RuntimeError) as error:
                 raise SagaUnreachable(f"Temporal does not answer: {error}") from error
-        return await query_saga(Locator(self._temporal, ledger, keys=self._keys), saga_id)
+        locator = Locator(self._temporal, ledger, keys=self._keys())
+        view = await query_saga(locator, saga_id)
+        if locator.believes_unverified and not self._has_warned:
+            self._has_warned = True
+            log.warning("%s, by which held events are decided; %s", NOT_VERIFIED, VERIFY_HELP)
+        return view
 
     async def _take_due(self, engine: AsyncEngine) -> list[Any]:
         """Take the due events: their next check is moved on, so that no other relay checks them now."""

@@ -283,5 +283,6 @@ def _check_back_task(settings: Settings) -> MaintenanceTask:
     from saga_workers.temporal.machine_query import verifying_keys
     from saga_workers.temporal.temporal_client import connect
 
-    asking = CheckBack(lambda: connect(settings), lambda: using_ledger(settings), keys=verifying_keys(settings))
+    verifying_keys(settings)  # a wrong setting ends the relay here
+    asking = CheckBack(lambda: connect(settings), lambda: using_ledger(settings), keys=lambda: verifying_keys(settings))
     return MaintenanceTask("check-back", CHECK_PERIOD, lambda outbox: asking.check(outbox.guard))

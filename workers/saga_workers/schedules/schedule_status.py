@@ -49,10 +49,10 @@ async def read_statuses(temporal: Temporal, project: Project) -> list[ScheduleSt
     Schedules of sagas without one are those of removed triggers; while a definition has errors, nobody knows which.
     """
     settings = project.settings
-    queue, keys = settings.temporal.task_queue, settings.signing_keys()
+    queue, keys = settings.temporal.task_queue, settings.signing_keys(create=False)
     statuses = []
     for definition in scheduled(project):
-        statuses.append(await read_status(temporal, project, definition))
+        statuses.append(await read_status(temporal, project, definition, makes_key=False))
     if not any(diagnostic.severity == "error" for diagnostic in project.diagnostics):
         wanted_ids = {status.id for status in statuses}
         try:
@@ -93,10 +93,15 @@ async def paused_notes(temporal: Temporal, project: Project) -> dict[str, str]:
     return notes
 
 
-async def read_status(temporal: Temporal, project: Project, definition: Definition) -> ScheduleStatus:
-    """The schedule of one saga. Raises UsageError if it has none."""
+async def read_status(
+    temporal: Temporal, project: Project, definition: Definition, *, makes_key: bool = True
+) -> ScheduleStatus:
+    """The schedule of one saga. ``makes_key``: the schedule as it should be will be stored, so it must be signed.
+
+    Raises UsageError if it has none.
+    """
     trigger, settings = trigger_of(definition), project.settings
-    queue, keys = settings.temporal.task_queue, settings.signing_keys()
+    queue, keys = settings.temporal.task_queue, settings.signing_keys(create=makes_key)
     id = schedule_id(queue, definition.saga)
     wanted = make_schedule(definition, trigger, id=id, task_queue=queue, keys=keys)
     current = await _describe_stored(temporal, id)

@@ -24,6 +24,7 @@ OUTCOME_FIELDS = (
     "ended_at",
     "paused",
     "incomplete",
+    "verified",
     "source",
 )
 """The fields of a view that are public: neither the input nor the results of steps are exposed."""
@@ -57,6 +58,7 @@ _OUTCOME = {
             },
         },
         "incomplete": {"type": ["string", "null"], "description": "why the document is not complete"},
+        "verified": {"enum": [False, None], "description": "false: `saga serve` has no key to verify the end with"},
         "source": {"enum": ["ledger", None], "description": "where it was read if Temporal has no run of it"},
     },
 }

@@ -11,6 +11,7 @@ from functools import partial
 from saga_workers.client import Client
 from saga_workers.input_limits import MAX_CONNECTIONS
 from saga_workers.location.locator import using_locator
+from saga_workers.location.verified_outcomes import can_verify
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.runtime.logs import fields
@@ -25,6 +26,7 @@ from saga_workers.start.bulk_wait import check_bulk_wait
 from saga_workers.temporal.payload_codec import payload_codec
 from saga_workers.temporal.temporal_client import connect
 from sagas.project import Project
+from sagas.protocol.doubtful_outcomes import NOT_VERIFIED, VERIFY_HELP
 from sagas.settings import Settings
 
 log = logging.getLogger("saga.serve")
@@ -51,6 +53,8 @@ async def run_api(
             stack.push_async_callback(client.close)
         sagas = ProjectSagas(project, locator)
         keys = settings.signing_keys(create=False)
+        if not can_verify(locator.keys):
+            log.warning("%s; %s", NOT_VERIFIED, VERIFY_HELP)
         api = SagaApi(
             locator,
             callers,

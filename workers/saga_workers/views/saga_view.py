@@ -174,6 +174,7 @@ def with_undo(view: SagaView, undo: SagaView) -> SagaView:
 def with_shown_undo(view: SagaView, undo: SagaView) -> SagaView:
     """The views merged for people: marked if either run is not believed, see :func:`verified_view`."""
     undone = with_undo(view, undo)
+    undone = replace(undone, verified=False if False in (view.verified, undo.verified) else None)
     return replace(undone, incomplete=undone.incomplete or view.incomplete) if view.is_of_unsigned_run else undone
 
 
