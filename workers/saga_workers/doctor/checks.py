@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from saga_workers.doctor.accepted_definitions import check_accepted_definitions
 from saga_workers.doctor.codec_keys import check_codec_keys
 from saga_workers.doctor.decoding_checks import check_decoding
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
@@ -89,9 +90,12 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
         findings += await results_of("schedules", check_schedules(client, project))
         sagas = check_sagas(client, project, databases=not closed, on_progress=on_progress)
         findings += await results_of("sagas", sagas)
+    ledger = settings.ledger.connection
+    accepted = check_accepted_definitions(project, client, ledger_answers=ledger is not None and ledger not in closed)
+    findings += await results_of("accepted definitions", accepted)
     if can_decrypt:
         findings += await results_of("codec", check_codec_keys(settings, client, closed))
-    if settings.ledger.connection is not None and settings.ledger.connection not in closed:
+    if ledger is not None and ledger not in closed:
         findings += await results_of("pauses", _check_standing_pauses(settings, client))
     if settings.ledger.connection not in closed:
         findings += await results_of("decoded values", check_decoding(settings))
