@@ -2,7 +2,8 @@
 
 Every run is written to a new file, and none is overwritten: from the first release on, an existing one is what a saga
 that is still running looks like (docs/how-to/versioning.md). NAME ``bulk`` is that of bulk workflows and batches,
-``schedule`` that of scheduled starts. ``--single-batch``: with that flag of the SDK.
+``schedule`` that of scheduled starts, ``redelivery`` that of events that start their saga again. ``--single-batch``:
+with that flag of the SDK.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from saga_workers.client import Client
 from tests.helpers.processes import TemporalServer
 from tests.helpers.sdk_flags import SINGLE_BATCH, default_flags
 from tests.integration.engine.environment import handle, open_environment
-from tests.replay import record_bulk, record_schedule
+from tests.replay import record_bulk, record_redelivery, record_schedule
 from tests.replay.history_files import write
 from tests.replay.scenario import EARLY, Scenario, perform, playing
 from tests.replay.scenarios import SCENARIOS
@@ -71,6 +72,8 @@ async def main(names: list[str]) -> None:
         await record_bulk.main()
     if not names or "schedule" in names:
         await record_schedule.main()
+    if not names or "redelivery" in names:
+        await record_redelivery.main()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ SINGLE_BATCH = sorted(HISTORIES.glob("single-batch/*.json.gz"))
 """Recorded with a flag of the SDK that is off by default, and that a later version turns on for new runs."""
 
 SCHEDULE = {"schedule", "schedule-cancelled", "schedule-refused"}
+REDELIVERY = {"redelivered", "redelivery", "redelivery-cancelled", "redelivery-exhausted", "redelivery-refused"}
 BULK = {"batch", "bulk", "bulk-cancelled", "bulk-left", "bulk-rested", "bulk-retried", "bulk-wide"}
 
 
@@ -55,7 +56,7 @@ async def test_a_recorded_run_is_replayed(path: Path) -> None:
 
 def test_every_scenario_has_a_recording() -> None:
     recorded = {path.name.split(".")[0].split("+")[0] for path in RECORDED}
-    assert recorded >= {scenario.name for scenario in SCENARIOS} | BULK | SCHEDULE
+    assert recorded >= {scenario.name for scenario in SCENARIOS} | BULK | SCHEDULE | REDELIVERY
 
 
 def test_every_way_to_cancel_has_a_recording_with_the_flag() -> None:

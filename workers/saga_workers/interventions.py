@@ -38,7 +38,7 @@ from saga_workers.views.accesses import with_accesses
 from saga_workers.views.answering import NO_VIEW
 from saga_workers.views.awaited_resets import unanswered_reset
 from saga_workers.views.notifications import check_notification_decision, decide_notification, is_notification
-from saga_workers.views.redeliveries import end_redelivery
+from saga_workers.views.redeliveries import close_unserved, end_redelivery
 from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
@@ -118,8 +118,11 @@ async def cancel(
             view = await read_view(locator, saga_id)
             if not in_bulk and _is_cancelled(view) and view.state in FINAL_STATES:
                 return CancelResult("already", f"it was cancelled before, and is {view.state}")
-            if view.redelivery is not None and view.redelivery.is_due:
+            if view.redelivery is not None and (view.redelivery.is_due or view.redelivery.unserved):
                 why = f"{recorded_name(who)}: {await masked_reason(locator, saga_id, reason)}".removesuffix(": ")
+                if view.redelivery.unserved:
+                    await close_unserved(temporal, view, why)
+                    return CancelResult("accepted", "nobody waits any more for its event to be served")
                 was_started = await end_redelivery(temporal, view, why, CANCEL_TIMEOUT)
                 if was_started:
                     return await cancel(locator, saga_id, reason=reason, who=who)

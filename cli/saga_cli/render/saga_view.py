@@ -170,7 +170,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
     if view.overdue:
         runs = "runs" if view.ended_at is None else "ran"
         lines.append([(f"overdue: it {runs} longer than its warn_after", "yellow")])
-    if view.redelivery:
+    if view.redelivery and not (view.redelivery.unserved and view.stuck):
         lines.append([(view.redelivery.text, "yellow")])
         if view.redelivery.is_due:
             lines.append([(f"{saga_command('cancel', view.id)}    ends that", "dim")])

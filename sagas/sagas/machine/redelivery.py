@@ -17,14 +17,14 @@ _REPEATED = frozenset({"rejected", "failed", "unknown", "deadline", "definition"
 
 
 def order_next(run: SagaRun) -> None:
-    """Order the next start of a saga that has just been compensated, if it has one left."""
+    """Order the next start of a saga that has just been compensated, or the record that it has none left."""
     offered = run.redelivery
     if offered is None or run.state != "COMPENSATED" or not is_repeated(run):
         return
     intervals, passed = offered["intervals"], offered["passed"]
     if passed < len(intervals):
         offered["at"] = run.now + float(intervals[passed])
-        run.emit(Redeliver(redelivery_workflow_id(run.saga_id, run.generation), run.generation, intervals, passed))
+    run.emit(Redeliver(redelivery_workflow_id(run.saga_id, run.generation), run.generation, intervals, passed))
 
 
 def is_repeated(run: SagaRun) -> bool:
@@ -42,5 +42,5 @@ def shown(run: SagaRun) -> RedeliveryView | None:
         number=offered["passed"] + (at is not None),
         of=len(offered["intervals"]),
         at=format_timestamp(at),
-        run=None if at is None else redelivery_workflow_id(run.saga_id, run.generation),
+        run=redelivery_workflow_id(run.saga_id, run.generation),
     )

@@ -46,6 +46,9 @@ COLOURS = {
 MAX_KEYS = 3
 """Keys of `locks` that are named."""
 
+MAX_WAITS = 5
+"""Waits of `redeliver` that are named."""
+
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
@@ -160,11 +163,13 @@ def to_mermaid(graph: SagaGraph) -> str:
     """A Mermaid flowchart: solid arrows forward, dotted arrows back, thick arrows for confirms.
 
     The pivot is a hexagon, a savepoint has two borders, a check is a parallelogram, the locks are a cylinder, and the
-    schedule is a flag.
+    schedule, and an event that starts the saga again after a compensation, are flags.
     """
     lines = ["flowchart LR"]
     if graph.definition.schedule is not None:
         lines.append(f'  schedule>"{_escaped(schedule_text(graph.definition.schedule))}"]')
+    again = redelivery_texts(graph.definition)
+    lines += [f'  again_{number}>"{_escaped(words)}"]' for number, words in enumerate(again)]
     if graph.definition.locks is not None:
         keys = "<br/>".join(_escaped(words) for words in locks_text(graph.definition.locks))
         lines.append(f'  locks[("{keys}")]')
@@ -177,8 +182,10 @@ def to_mermaid(graph: SagaGraph) -> str:
         if node.confirm:
             lines.append(f'  {_id(node.step, "confirm_")}(["✓ {_escaped(node.confirm)}"])')
     ids = {node.step.id: node.step for node in graph.nodes}
+    first = [_id(node.step) for node in graph.nodes if not node.step.needs]
     if graph.definition.schedule is not None:
-        lines += [f"  schedule --> {_id(node.step)}" for node in graph.nodes if not node.step.needs]
+        lines += [f"  schedule --> {step}" for step in first]
+    lines += [f"  again_{number} -.-> {step}" for number in range(len(again)) for step in first]
     lines += [f"  locks --> {_id(ids[id])}" for id in graph.locked]
     lines += [f"  {_id(ids[start])} --> {_id(ids[two])}" for start, two in graph.forward]
     lines += [f"  {_id(node.step)} -.- {_id(node.step, 'undo_')}" for node in graph.nodes if node.undo]
@@ -209,6 +216,15 @@ def undo_title(node: GraphNode) -> str:
 def schedule_text(schedule: ScheduleTrigger) -> str:
     """The times at which sagas start, in one line."""
     return f"⏰ {schedule.cron}, {schedule.timezone}"
+
+
+def redelivery_texts(definition: Definition) -> tuple[str, ...]:
+    """The events that start the saga again after a compensation, in one line for each topic."""
+    return tuple(
+        f"↻ {trigger.topic}, again after {join_names(list(map(format_duration, trigger.redeliver)), MAX_WAITS)}"
+        for trigger in definition.triggers
+        if trigger.redeliver
+    )
 
 
 def locks_text(locks: Locks) -> tuple[str, ...]:

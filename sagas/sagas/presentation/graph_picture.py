@@ -12,6 +12,7 @@ from sagas.presentation.graph import (
     GraphNode,
     SagaGraph,
     locks_text,
+    redelivery_texts,
     schedule_text,
     step_attributes,
     step_title,
@@ -92,7 +93,8 @@ def to_svg(graph: SagaGraph, link: Callable[[str], str] | None = None, *, downwa
     """
     locks = locks_text(graph.definition.locks) if graph.definition.locks is not None else ()
     schedule = graph.definition.schedule
-    notes = (*((schedule_text(schedule),) if schedule is not None else ()), *locks)
+    scheduled = (schedule_text(schedule),) if schedule is not None else ()
+    notes = (*scheduled, *redelivery_texts(graph.definition), *locks)
     places, margin = _places(graph, 26 + 16 * len(notes), downward), NARROW_MARGIN if downward else MARGIN
     boxes = [box for place in places.values() for box in (place.step, place.undo)]
     width = margin + max(box.x + box.width for box in boxes)

@@ -419,7 +419,7 @@ class Redeliver:
     """Start the next ``generation`` of the saga after the wait of ``intervals`` that follows those that have
     ``passed``, for the event that has started this one. It has no response.
 
-    ``workflow_id`` is the id of the run that does it.
+    If all of them have passed, that is recorded as a run that fails. ``workflow_id`` is the id of the run that does it.
     """
 
     workflow_id: str

@@ -16,8 +16,13 @@ class RedeliveryView(JsonView):
     number: Annotated[int, "which of the redeliveries is the next or, without `at`, was the last"]
     of: Annotated[int, "how many there are at most"]
     at: Annotated[Timestamp | None, "when the saga is started again; null: nothing more is started"] = None
-    run: Annotated[str | None, "the workflow id of the run that starts it"] = None
+    run: Annotated[str | None, "the workflow id of the run that starts it, or has recorded that nothing does"] = None
     ended: Annotated[str | None, "why that run starts nothing any more", OMITTED] = None
+    unserved: Annotated[
+        bool | None,
+        "true: the start was refused, or the last one was compensated, and nobody has closed that",
+        OMITTED,
+    ] = None
 
     @property
     def is_due(self) -> bool:

@@ -2,14 +2,15 @@
 
 The saga orders it as it ends, as a run of its own with a signed order, which waits and then has a worker start the next
 generation. That starts nothing if somebody else has done so meanwhile, however often it is asked. Temporal's cancel of
-the run ends it, as `saga cancel` does. It fails if the start is refused, so that the Web UI shows the reason.
+the run ends it, as `saga cancel` does. It fails if the start is refused, or if no start is left, so that the Web UI and
+`saga list --stuck` show the reason.
 """
 
 from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -33,6 +34,8 @@ _TASK = "redelivery"
 
 _TIMEOUT = timedelta(seconds=60)
 
+RedeliveryOutcome = Literal["started", "refused", "exhausted"]
+
 
 class Redeliveries:
     """Orders the next start of one run of a saga."""
@@ -55,7 +58,8 @@ class Redeliveries:
             "intervals": list(command.intervals),
             "passed": command.passed,
         }
-        what = f"{info.workflow_id} is started again, {command.passed + 1} of {len(command.intervals)}"
+        number, most = command.passed + 1, len(command.intervals)
+        what = f"{info.workflow_id} is {'not ' * (number > most)}started again, {min(number, most)} of {most}"
         run = AbandonedRun(REDELIVERY_WORKFLOW, "redelivery", command.workflow_id, run_summary(f"↻ {what}"), {})
         if (problem := await run.start(self._context.throttle, order)) is not None:
             workflow.logger.warning("%s is not started again for its event: %s", info.workflow_id, problem)
@@ -70,6 +74,8 @@ class RedeliveryWorkflow:
     def __init__(self) -> None:
         self.trust: RunTrust | None = None
         """Set by the worker before the run."""
+        self.outcome: tuple[str, RedeliveryOutcome] | None = None
+        """The name of the saga and what has become of its next start, for metrics; None until then."""
         self._cancelled = False
 
     @workflow.run
@@ -103,6 +109,10 @@ class RedeliveryWorkflow:
     async def _serve(self, order: dict[str, Any]) -> dict[str, Any]:
         """``started``, and otherwise with ``ended`` why not."""
         saga_id, request = order["saga_id"], {name: order[name] for name in _FIELDS}
+        if order["passed"] == len(order["intervals"]):
+            self.outcome = (order["saga"], "exhausted")
+            self._note_end(f"the last of {order['passed']} further starts was compensated")
+            raise refused_error("its event starts the saga no more")
         await self._wait(timedelta(seconds=float(order["intervals"][order["passed"]])))
         began = workflow.time()
         while not self._cancelled:
@@ -110,10 +120,13 @@ class RedeliveryWorkflow:
                 REDELIVER_ACTIVITY, raw_json(request), f"start {saga_id} again", timeout=_TIMEOUT
             )
             if (refusal := answer.get("refused")) is not None:
+                self.outcome = (order["saga"], "refused")
                 self._note_end(f"its start was refused: {refusal}")
                 raise refused_error(str(refusal))
             if not answer.get("open"):
-                return self._result(started=bool(answer.get("started")), ended=answer.get("ended"))
+                if started := bool(answer.get("started")):
+                    self.outcome = (order["saga"], "started")
+                return self._result(started=started, ended=answer.get("ended"))
             await self._wait(wait_until_next_look(workflow.time() - began))
         return self._result(started=False, ended=f"cancelled: {workflow.cancellation_reason() or 'in Temporal'}")
 
@@ -138,5 +151,5 @@ def _checked_order(order: Any) -> dict[str, Any]:
         text(order[field])
     whole_number(order["generation"], 1, MAX_GENERATION)
     intervals = [number(seconds, 0, LONGEST_WAIT) for seconds in order["intervals"]]
-    whole_number(order["passed"], 0, len(intervals) - 1)
+    whole_number(order["passed"], 0, len(intervals))
     return order

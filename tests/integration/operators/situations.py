@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -421,6 +423,19 @@ async def exhausted(stack: Stack) -> str:
         return [row["state"] for row in (await stack.client.show(id))["notifications"]] == ["EXHAUSTED"]
 
     await until(ended)
+    return id
+
+
+async def unserved_event(stack: Stack) -> str:
+    """The last of the starts for an event was compensated, as the ones before it."""
+    id, starter = f"given-up-{uuid.uuid4().hex[:12]}", await stack.client.starter("given-up")
+    request = replace(await starter.check({}), redelivery={"intervals": [1.0], "passed": 1})
+    await starter.start(request, id=id)
+
+    async def recorded() -> bool:
+        return bool((await stack.client.show(id)).get("redelivery", {}).get("unserved"))
+
+    await until(recorded)
     return id
 
 

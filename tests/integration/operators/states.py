@@ -44,6 +44,7 @@ from tests.integration.operators.situations import (
     undo_terminated,
     undone_and_deleted,
     unpublished_event,
+    unserved_event,
     unserved_queue,
     used_by_another_saga,
     waits_for_a_parked_saga,
@@ -394,6 +395,15 @@ STATES = (
         None,
         metric="saga_notifications_total",
         alert=alert("SagaNotificationExhausted", saga="notifying"),
+    ),
+    State(
+        "the event of a compensated saga is not served",
+        unserved_event,
+        "its event is not served: the last of 1 further starts was compensated",
+        "sagas",
+        None,
+        metric="saga_redeliveries_total",
+        alert=alert("SagaEventNotServed", saga="given-up"),
     ),
     State(
         "a bulk workflow was closed",

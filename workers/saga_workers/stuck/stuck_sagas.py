@@ -2,7 +2,7 @@
 
 Reads Temporal's raw description of each run (pending activities, pending workflow task), and so also finds what a saga
 cannot report itself: no worker polls, the code fails, the run was terminated. A saga with a notification that was given
-up counts too, because its receiver was not informed.
+up counts too, because its receiver was not informed, and one whose event is not served.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from saga_workers.temporal.temporal_runs import (
 from saga_workers.temporal.worker_deployments import worker_help
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import claimed_view
-from saga_workers.views.notifications import exhausted_reasons, list_exhausted
+from saga_workers.views.given_up import given_up_reasons, list_given_up
 from saga_workers.views.parked_holders import ParkedHolders
 from saga_workers.views.paused_children import PausedChildren
 from saga_workers.views.prepared import add_reasons
@@ -154,9 +154,9 @@ async def _find_stuck(
     for saga_id in databases.prepared:
         if saga_id not in seen and await _matches(locator, criteria, saga_id):
             yield add_reasons(await read_view(locator, saga_id, web_ui=web_ui), databases.prepared)
-    async for saga_id in list_exhausted(temporal, criteria.task_queue):
+    async for saga_id in list_given_up(temporal, criteria.task_queue):
         if saga_id not in seen and await _matches(locator, criteria, saga_id):
-            view = await _with_exhausted_notifications(locator, saga_id, web_ui)
+            view = await _with_given_up(locator, saga_id, web_ui)
             if view is not None:
                 yield view
     for view in members.values():
@@ -235,13 +235,13 @@ async def _matches(locator: Locator, criteria: SagaFilter, saga_id: str) -> bool
     return [run async for run in runs] != []
 
 
-async def _with_exhausted_notifications(locator: Locator, saga_id: str, web_ui: str | None) -> SagaView | None:
-    """The view of a saga with a notification that was given up; the saga itself may have ended normally."""
+async def _with_given_up(locator: Locator, saga_id: str, web_ui: str | None) -> SagaView | None:
+    """The view of a saga with what was given up after its end; the saga itself may have ended normally."""
     location = await locator.within_temporal().locate(saga_id)
     if location.home is None:
         return None
     view = await view_at(locator, location, web_ui=web_ui, timeout=QUERY_TIMEOUT, workers=Workers(locator.temporal))
-    return with_reasons(view, exhausted_reasons(view))
+    return with_reasons(view, given_up_reasons(view))
 
 
 async def inspect_run(
@@ -269,5 +269,5 @@ async def inspect_run(
             reasons += [reply.text for reply in databases.refused.get(run.id.removesuffix(UNDO_SUFFIX), ())]
     elif (saga := await terminated_saga(locator, described.run, view)) is not None:
         view, reasons = saga.mark_terminated(view), [saga.reason]
-    reasons += exhausted_reasons(view)
+    reasons += given_up_reasons(view)
     return with_reasons(replace(view, id=run.id.removesuffix(UNDO_SUFFIX)), reasons)

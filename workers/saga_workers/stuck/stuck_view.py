@@ -15,7 +15,7 @@ from saga_workers.stuck.run_reasons import temporal_reasons
 from saga_workers.stuck.verdict import OpenSaga, left_saga, lost_saga, replaced_saga, terminated_saga, verdict_of
 from saga_workers.temporal.temporal_runs import RunDescription
 from saga_workers.views.answering import Workers
-from saga_workers.views.notifications import exhausted_reasons
+from saga_workers.views.given_up import given_up_reasons
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
 from saga_workers.views.paused_children import PausedChildren
 from saga_workers.views.reported_reasons import reported_reasons
@@ -48,7 +48,7 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
             return interrupted.bare_view
     is_over = view.state in FINAL_STATES and view.state != "TERMINATED"
     if is_over and not _may_hide_another(view) and view.locks is None and not view.row_locks:
-        return with_reasons(view, exhausted_reasons(view)) or view  # one with locks may still be releasing them
+        return with_reasons(view, given_up_reasons(view)) or view  # one with locks may still be releasing them
     location = await locator.locate(view.id)
     if _may_hide_another(view):
         try:
@@ -68,7 +68,7 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
     if saga is not None or workflow is None:
         reasons = [] if saga is None else [saga.reason]
         view = view if saga is None else saga.mark_terminated(view)
-        return with_reasons(view, reasons + exhausted_reasons(view)) or view
+        return with_reasons(view, reasons + given_up_reasons(view)) or view
     shown = {step.id for step in view.steps}
     view, reasons = await with_earlier_saga(locator, workflow, view)
     reasons += await temporal_reasons(locator.temporal, workflow, workers, shown) + reported_reasons(view)
@@ -78,7 +78,7 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
         reasons += await _refused_replies(locator, view)
     except SagaError:
         view = _in_doubt(view, "a refused reply")
-    reasons += exhausted_reasons(view)
+    reasons += given_up_reasons(view)
     return with_reasons(view, reasons) or view
 
 

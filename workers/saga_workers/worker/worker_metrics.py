@@ -47,6 +47,7 @@ from sagas.protocol.payloads import REFUSED_TYPE, STARTED_AT_MEMO, UNDO_SUFFIX
 from sagas.protocol.standing_pause import StandingPause, pause_order
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.notify import NotifyWorkflow
+from sagas.workflow.redelivery import RedeliveryOutcome, RedeliveryWorkflow
 from sagas.workflow.saga_workflow import SagaWorkflow
 
 _SAGA_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800, 7200, 43200, 86400, 604800)
@@ -102,6 +103,12 @@ class WorkerMetrics:
             ["saga", "outcome"],
             registry=registry,
         )
+        self._redeliveries = Counter(
+            "saga_redeliveries_total",
+            "Further starts of compensated sagas for their events: started, refused, or exhausted: none was left.",
+            ["saga", "outcome"],
+            registry=registry,
+        )
         self._late = Counter(
             "saga_guard_late_total",
             "Attempts the guard refused: their step was undone or sealed before, or they are below the watermark.",
@@ -137,6 +144,9 @@ class WorkerMetrics:
             if definition.notify:
                 for outcome in ("delivered", "exhausted"):
                     self._notifications.labels(name, outcome)
+            if any(trigger.redeliver for trigger in definition.triggers):
+                for outcome in get_args(RedeliveryOutcome):
+                    self._redeliveries.labels(name, outcome)
 
     def started(self, saga: str, count: int = 1) -> None:
         """Count the start of a saga, or of several."""
@@ -152,6 +162,10 @@ class WorkerMetrics:
     def notified(self, saga: str, state: str) -> None:
         """Count a notification that was delivered or given up."""
         self._notifications.labels(self.labels.saga(saga), state.lower()).inc()
+
+    def redelivered(self, saga: str, outcome: RedeliveryOutcome) -> None:
+        """Count what has become of the next start of a compensated saga for its event."""
+        self._redeliveries.labels(self.labels.saga(saga), outcome).inc()
 
     def lock_waited(self, saga: str, seconds: float) -> None:
         """Observe the time from the request of a saga's locks to their grant."""
@@ -216,6 +230,12 @@ class _MetricsInbound(WorkflowInboundInterceptor):
             finally:
                 if saga.ended is not None and not workflow.unsafe.is_replaying():
                     self._metrics.notified(*saga.ended)
+        if isinstance(saga, RedeliveryWorkflow):
+            try:
+                return await super().execute_workflow(input)
+            finally:
+                if saga.outcome is not None and not workflow.unsafe.is_replaying():
+                    self._metrics.redelivered(*saga.outcome)
         if isinstance(saga, BulkWorkflow):
             saga.observer = _BulkCounter(self._metrics)
         if not isinstance(saga, SagaWorkflow):

@@ -56,6 +56,7 @@ def graph(
             }
             for node in built.nodes
         ],
+        "redeliver": {each.topic: list(each.redeliver) for each in definition.triggers if each.redeliver},
         "locks": _locks(definition.locks, built.locked),
         "forward": [list(edge) for edge in built.forward],
         "back": [list(edge) for edge in built.back],

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ from temporalio.client import WorkflowFailureError
 
 from saga_workers import interventions
 from saga_workers.client import Client
+from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_client import start_headers
+from saga_workers.views.saga_list import SagaFilter
 from sagas import Rejected, Step, action
+from sagas.errors import RefusedError
 from sagas.project import Project
 from sagas.protocol.payloads import OWNER_HEADER
 from sagas.protocol.redelivery_names import REDELIVERY_WORKFLOW, redelivery_workflow_id
@@ -156,16 +159,64 @@ async def _has_runs(client: Client, saga_id: str, number: int) -> bool:
     return await runs_of(client, saga_id) == number
 
 
+async def stuck(client: Client, saga_id: str) -> Sequence[str]:
+    """The reasons of the saga, as `saga list --stuck` has them."""
+    criteria = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
+    views = [view async for view in list_stuck(client.locator, criteria, limit=9)]
+    return next((view.stuck or () for view in views if view.id == saga_id), ())
+
+
+async def is_stuck(client: Client, saga_id: str) -> Sequence[str]:
+    return await until(lambda: stuck(client, saga_id))
+
+
 async def test_after_the_last_wait_nothing_is_started(make_topic: MakeTopic) -> None:
     work = Work(paid=9)
     topic = make_topic(work, "{intervals: [500ms, 500ms]}")
     async with running_worker(topic.project) as client, triggering(topic.project):
         saga_id = await topic.deliver(1)
-        story = await compensated(client, saga_id, 3)
-        assert story["redelivery"] == {"number": 2, "of": 2, "at": None, "run": None}
-        await asyncio.sleep(1.5)
-        assert (await client.show(saga_id))["generation"] == 3
+        await compensated(client, saga_id, 3)
+        await redelivery_closed(client, saga_id, 3)
+        run, ended = redelivery_workflow_id(saga_id, 3), "the last of 2 further starts was compensated"
+        unserved = {"number": 2, "of": 2, "at": None, "run": run, "ended": ended, "unserved": True}
+        assert (await client.show(saga_id))["redelivery"] == unserved
+        [reason] = await is_stuck(client, saga_id)
+        assert reason == (
+            f"its event is not served: {ended}; saga start {topic.saga} --id {saga_id} --again --input @FILE"
+            f"    starts it with its input or saga cancel {saga_id}    closes it"
+        )
+        closed = await interventions.cancel(client.locator, saga_id, reason="sold out", who="ada")
+        assert (closed.answer, closed.note) == ("accepted", "nobody waits any more for its event to be served")
+        story = await client.show(saga_id)
+        assert (story["redelivery"]["ended"], story["generation"]) == ("closed: ada (unverified): sold out", 3)
+        assert "unserved" not in story["redelivery"]
+        await until(lambda: _is_not_stuck(client, saga_id))
+        with pytest.raises(RefusedError, match="COMPENSATED"):
+            await interventions.cancel(client.locator, saga_id, reason="again", who="ada")
     assert len(work.calls["pay"]) == 3
+
+
+async def _is_not_stuck(client: Client, saga_id: str) -> bool:
+    return not await stuck(client, saga_id)
+
+
+async def test_a_start_that_is_refused_is_listed_until_somebody_starts_it(make_topic: MakeTopic) -> None:
+    work = Work(paid=2)
+    topic = make_topic(work, "{intervals: [2s]}")
+    async with running_worker(topic.project) as client:
+        async with triggering(topic.project):
+            saga_id = await topic.deliver(1)
+            await compensated(client, saga_id)
+        [path] = topic.project.settings.root.glob("*.saga.yaml")
+        before = path.read_text()
+        path.write_text(before.replace("required: [order]", "required: [order, shop]"))
+        [reason] = await is_stuck(client, saga_id)
+        assert reason.startswith("its event is not served: its start was refused: ")
+        assert "input needs `shop`" in reason
+        path.write_text(before)
+        await client.start(topic.saga, {"order": 1}, id=saga_id, again=True)
+        assert (await completed(client, saga_id))["generation"] == 2
+        await until(lambda: _is_not_stuck(client, saga_id))
 
 
 async def test_a_cancel_ends_it(make_topic: MakeTopic) -> None:
@@ -238,6 +289,7 @@ async def test_a_definition_without_it_starts_nothing_any_more(make_topic: MakeT
 
 MODULE = """
     from sagas import Rejected, Step, action
+from sagas.errors import RefusedError
 
     @action("shop.take", connection="shop")
     async def take(step: Step) -> None:

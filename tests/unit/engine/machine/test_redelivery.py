@@ -29,10 +29,10 @@ def test_a_compensated_saga_orders_its_next_start() -> None:
 
 def test_after_the_last_one_it_says_so() -> None:
     driver = driven(passed=2, answers={"b": "failed"})
-    assert driver.redelivered == []
+    assert driver.redelivered == [Redeliver("s1~redelivery@1", 1, [1.0, 60.0], 2)], "a run that fails, and is listed"
     shown = driver.view.redelivery
     assert shown is not None
-    assert not shown.is_due
+    assert (shown.is_due, shown.run) == (False, "s1~redelivery@1")
     assert shown.text == "its event has been offered again 2 of 2 times; nothing more is started"
 
 

@@ -13,6 +13,8 @@ from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.parser.language import language_schema
 from sagas.presentation.definition_diff import compare_definitions
 from sagas.presentation.explain import describe_redelivery, explain
+from sagas.presentation.graph import build_saga_graph, to_mermaid
+from sagas.presentation.graph_picture import to_svg
 from sagas.text.exact_json import decode_json
 
 PLAIN = "saga: order\nsteps:\n  - {id: a, uses: pass}\n"
@@ -50,6 +52,14 @@ def test_explain_and_diff_name_it() -> None:
     [change] = compare_definitions(plain, offered).changes
     assert (change.field, change.new[0]["redeliver"]) == ("triggers", [60.0, 600.0])
     assert plain.digest == offered.digest
+
+
+def test_the_graph_has_it() -> None:
+    graph = build_saga_graph(definition(", redeliver: {intervals: [1m, 10m]}"))
+    assert '  again_0>"↻ baskets, again after 1m, 10m"]\n' in to_mermaid(graph)
+    assert to_mermaid(graph).endswith("  again_0 -.-> step_a")
+    assert "↻ baskets, again after" in to_svg(graph)
+    assert "again_0" not in to_mermaid(build_saga_graph(definition()))
 
 
 @pytest.mark.parametrize(
