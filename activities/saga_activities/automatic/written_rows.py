@@ -28,7 +28,8 @@ SELECT name, inserted, updated, deleted FROM (
     pg_catalog.pg_stat_get_xact_tuples_updated(c.oid) AS updated, pg_catalog.pg_stat_get_xact_tuples_deleted(c.oid) AS
       deleted
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE c.relkind = 'r' AND c.oid >= 16384::oid AND NOT c.relname = ANY (:own)
+  WHERE c.relkind = 'r' AND c.oid >= 16384::oid
+    AND NOT (c.relname = ANY (:own) AND pg_catalog.pg_table_is_visible(c.oid))
 ) AS counted WHERE inserted + updated + deleted > 0::int8
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from saga_activities.engine_tables import ENGINE_TABLES
+from saga_activities.engine_tables import is_engine_table
 from saga_activities.parameters.column_catalog import Query
 
 TableName = tuple[str | None, str]
@@ -21,7 +21,7 @@ WHERE t.table_schema = coalesce(:schema, database()) AND t.table_name = :name
 async def table_problem(tables: Sequence[TableName], query: Query) -> str | None:
     """Describe the first of the tables that a rollback would not restore; None if there is none."""
     for schema, name in tables:
-        if name.lower() in ENGINE_TABLES:
+        if is_engine_table(schema, name.lower()):
             continue
         rows = await query(_ENGINE, {"schema": schema, "name": name})
         if rows:

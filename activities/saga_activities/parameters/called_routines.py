@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from saga_activities.engine_tables import ENGINE_TABLES
+from saga_activities.engine_tables import is_engine_table
 from saga_activities.parameters.column_catalog import Query, mysql_column, read_types
 from saga_activities.parameters.parameter_columns import ParameterColumn
 from sagas.sql_text.calls import called_functions
@@ -99,7 +99,11 @@ async def read_routines(statement: ParsedSql, query: Query) -> Routines:
         if schema or name not in {*PASSING_FUNCTIONS, "cast"}
     }
     tables = written_tables(statement)
-    if not functions or statement.dialect == "sqlite" or (tables and all(name in ENGINE_TABLES for *_, name in tables)):
+    if (
+        not functions
+        or statement.dialect == "sqlite"
+        or (tables and all(is_engine_table(schema, name) for _, schema, name in tables))
+    ):
         return Routines()
     names, schemas = sorted({name for _, name in functions}), sorted({schema for schema, _ in functions if schema})
     if statement.dialect == "postgresql":

@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from sqlalchemy.exc import DBAPIError
 
-from saga_activities.engine_tables import ENGINE_TABLES
+from saga_activities.engine_tables import is_engine_table
 from saga_activities.parameters.column_catalog import Query, read_columns
 from saga_activities.parameters.json_parameters import without_target
 from saga_activities.parameters.operand_forms import NUMBERS
@@ -66,7 +66,9 @@ async def _assigned_problem(
     values: Sequence[ColumnPair | ComputedValue], statement: ParsedSql, query: Query
 ) -> str | None:
     pairs = [pair for pair in values if isinstance(pair, ColumnPair)]
-    pairs = [pair for pair in pairs if not {pair.source.name, pair.target.name} & ENGINE_TABLES]
+    pairs = [
+        pair for pair in pairs if not any(is_engine_table(end.schema, end.name) for end in (pair.source, pair.target))
+    ]
     columns = dict(
         await read_columns([part for pair in pairs for part in (pair.source, pair.target)], statement.dialect, query)
     )
@@ -86,7 +88,7 @@ async def _computed_problem(
 ) -> str | None:
     """The sentence about a text or a time that functions make of parameters, and that its column would convert."""
     computed = [value for value in values if isinstance(value, ComputedValue)]
-    computed = [value for value in computed if value.target.name not in ENGINE_TABLES]
+    computed = [value for value in computed if not is_engine_table(value.target.schema, value.target.name)]
     columns = dict(await read_columns([value.target for value in computed], statement.dialect, query))
     for value in computed:
         column = columns.get(value.target)

@@ -16,7 +16,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from saga_activities.engine_tables import ENGINE_TABLES
+from saga_activities.engine_tables import is_engine_table
 from saga_activities.parameters.called_routines import read_routines
 from saga_activities.parameters.carried_values import check_carried
 from saga_activities.parameters.column_catalog import Query, read_columns
@@ -361,7 +361,7 @@ async def _receivers(
         for target in targets
         if place_of(target.parameter) in looked_up
         # The engine fits its own values to its own tables, and one more query for each event would be slow.
-        and target.name not in ENGINE_TABLES
+        and not is_engine_table(target.schema, target.name)
     ]
     columns = await read_columns(assigned, dialect, query)
     by_target: dict[int, list[tuple[AssignedParameter, ParameterColumn]]] = {}
@@ -373,7 +373,7 @@ async def _receivers(
         for at in looked_up
         for use in uses.get(at, ())
         for column in (*use.kind.columns, *([use.column] if use.column else ()))
-        if column.name not in ENGINE_TABLES
+        if not is_engine_table(column.schema, column.name)
     ]
     arguments = {
         at: (f"the function {call.name}", routines.arguments[call.name.lower(), call.position])

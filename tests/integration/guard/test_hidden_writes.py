@@ -19,6 +19,10 @@ POSTGRESQL = (
     " $$ begin update @stock set n = 9 where id = 2; return 1; end $$",
     "create function @plus(int, int) returns int language plpgsql immutable as $$ begin return $1 + @stable(); end $$",
     "create operator || (leftarg = int, rightarg = int, function = @plus)",
+    "create schema @other create table saga_run (n int)",
+    "create function @named() returns int language plpgsql as"
+    " $$ begin insert into @other.saga_run values (0); return 1; end $$",
+    "create function @quiet() returns int language plpgsql stable as $$ begin return @named(); end $$",
     "create view @writing as select @writes() as n",
     "create view @behind as select n + 1 as n from @writing",
     "create view @notifying as select pg_notify('c', 'x')::text as n",
@@ -38,6 +42,7 @@ REFUSED = {
         ("update @stock set n = @stable() where id = 1", "it also writes rows of"),
         ("delete from @stock where id = @stable()", "it also writes rows of"),
         ("select @stable()", "it also writes rows of"),
+        ("update @stock set n = @quiet() where id = 1", "it also writes rows of other.saga_run"),
         ("update @stock set n = n || 1", "it also writes rows of"),
         ("insert into @stock values (3, @own())", "a function that it calls or an operator writes the others"),
         ("insert into @stock values (1, 1) on conflict (id) do update set n = @stable()", "it also writes rows of"),
@@ -60,7 +65,11 @@ async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
     )
     yield tables
     if tables.kind == "postgres":
-        await tables.sql("drop view @behind, @writing, @notifying, @plain", "drop operator || (int, int)")
+        await tables.sql(
+            "drop view @behind, @writing, @notifying, @plain",
+            "drop operator || (int, int)",
+            "drop schema @other cascade",
+        )
     else:
         for view in ("plain", *(("behind", "writing") if tables.kind == "mariadb" else ())):
             await tables.sql(f"drop view @{view}")

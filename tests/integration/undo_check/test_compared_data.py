@@ -70,6 +70,64 @@ def test_values_are_compared_as_the_database_compares_them(postgres_server: Data
     assert [step.result for step in report.steps] == ["verified"]
 
 
+@pytest.mark.parametrize("second", [False, True], ids=["one connection", "two connections"])
+def test_a_table_with_a_name_of_the_engine_in_another_schema_is_compared(
+    postgres_server: DatabaseServer, tmp_path: Path, second: bool
+) -> None:
+    """The second connection has the tables of the engine in a schema of its own: those are not compared."""
+    tables = """
+    create schema if not exists other;
+    create schema if not exists back;
+    create table if not exists back.line (n int);
+    insert into back.line select 1 where not exists (select from back.line);
+    create table if not exists other.saga_guard (id int primary key, n int);
+    insert into other.saga_guard values (1, 10) on conflict do nothing;
+    create table if not exists other.saga_run (id serial primary key, n int);
+    select setval('other.saga_run_id_seq', 5);
+    """
+    step = sql(
+        "update other.saga_guard set n = n - 1",
+        "insert into other.saga_run (n) values (1)",
+        compensate=sql("update other.saga_guard set n = n + 2", "delete from other.saga_run",
+                       "select setval('other.saga_run_id_seq', 1, false)"),
+    )  # fmt: skip
+    url = new_database(postgres_server)
+    steps = [{"id": "a", **step}, last_step()]
+    settings = ""
+    if second:
+        back = make_url(url).update_query_dict({"options": "-c search_path=back"}).render_as_string(hide_password=False)
+        settings = f'[connections.back]\nurl = "{back}"\n'
+        behind = sql("update back.line set n = 2", compensate=sql("update back.line set n = 1"))
+        for part in (behind, behind["compensate"]):
+            part["with"]["connection"] = "back"
+        steps.insert(1, {"id": "b", **behind})
+    report = verified(write_project(tmp_path, url, tables, steps, settings=settings), limit=2)
+    assert problems(report) == [
+        "the undo of a leaves 1 changed row in shop · other.saga_guard (id=1): n",
+        "the undo of a leaves the sequence shop · other.saga_run_id_seq at an earlier value",
+    ]
+
+
+def test_an_undo_of_an_effect_that_changes_nothing_is_not_verified(
+    postgres_server: DatabaseServer, tmp_path: Path
+) -> None:
+    steps = [
+        {"id": "none", **sql("update rcol set n = n - 1 where id = 'b'", compensate=sql("update rcol set n = n + 2 "
+                                                                                       "where id = 'b'"))},
+        {"id": "same", **sql("update rcol set n = n", compensate=sql("update rcol set r = r"))},
+        {"id": "some", **sql("update rcol set n = n - 1", compensate=sql("update rcol set n = n + 1"))},
+        last_step(),
+    ]  # fmt: skip
+    report = verified(write_project(tmp_path, new_database(postgres_server), POSTGRESQL_TABLES, steps), limit=5)
+    assert problems(report) == []
+    nothing = "with this input its effect changes nothing that is compared"
+    assert [(step.step, step.result, step.why) for step in report.steps] == [
+        ("none", "not verified", nothing),
+        ("same", "not verified", nothing),
+        ("some", "verified", None),
+    ]
+
+
 def test_keys_of_sqlite_that_are_given_again_are_named(tmp_path: Path) -> None:
     step = sql(
         "insert into journal (line) values ('third')",

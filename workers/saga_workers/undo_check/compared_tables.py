@@ -44,9 +44,13 @@ class HiddenPlace:
 
 @dataclass(frozen=True, slots=True)
 class SearchPath:
-    """The schemas in which statements of the connection find a name without a schema."""
+    """The schemas in which statements of the connection find a name without a schema, on PostgreSQL.
+
+    ``engine``: schema and name of the tables that the names of the engine's tables lead to.
+    """
 
     schemas: tuple[str, ...] = ()
+    engine: frozenset[tuple[str, str]] = frozenset()
 
     def shown(self, schema: str, name: str, others: Sequence[tuple[str, str]]) -> str:
         """The name in messages; ``others``: the schema and the name of everything that it could be confused with."""
@@ -58,7 +62,9 @@ async def read_search_path(connection: AsyncConnection) -> SearchPath:
     """The path of a session of the connection itself."""
     if connection.dialect.name != "postgresql":
         return SearchPath()
-    return SearchPath(tuple((await connection.exec_driver_sql("SELECT pg_catalog.current_schemas(true)")).scalar_one()))
+    schemas = (await connection.exec_driver_sql("SELECT pg_catalog.current_schemas(true)")).scalar_one()
+    engine = (await connection.execute(sa.text(_VISIBLE), {"names": sorted(ENGINE_TABLES)})).all()
+    return SearchPath(tuple(schemas), frozenset((schema, name) for schema, name in engine))
 
 
 async def read_tables(connection: AsyncConnection, path: SearchPath) -> tuple[list[ComparedTable], list[HiddenPlace]]:
@@ -69,6 +75,12 @@ async def read_tables(connection: AsyncConnection, path: SearchPath) -> tuple[li
         return await _read_sqlite(connection), []
     return await _read_mysql(connection), []
 
+
+_VISIBLE = """
+    SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n
+      ON n.oid = c.relnamespace
+    WHERE c.relname = ANY (CAST(:names AS text[])) AND pg_catalog.pg_table_is_visible(c.oid)
+"""
 
 _POSTGRESQL_TABLES = """
     SELECT c.oid, n.nspname, c.relname, pg_catalog.row_security_active(c.oid),
@@ -104,7 +116,7 @@ async def _read_postgresql(
     tables, hidden = [], []
     for oid, schema, name, secured, readable, key in described:
         shown = path.shown(schema, name, names)
-        if name in ENGINE_TABLES:
+        if (schema, name) in path.engine:
             continue
         if name == LARGE_OBJECTS and schema == "pg_catalog" and not readable:
             if await _has_large_objects(connection):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.http import HttpConnections
+from saga_workers.undo_check.step_changes import StepChanges
+from saga_workers.undo_check.step_names import step_of
 from sagas.actions.registry import Actions
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.messaging import DROP, EMIT, RELEASE
@@ -26,6 +28,8 @@ from sagas.simulation.participants import Effect, Participants, failed_outcome
 from sagas.text.exact_json import decode_json, encode_json
 
 log = logging.getLogger("saga.verify_undo")
+
+_Result = TypeVar("_Result")
 
 _ATTEMPTS = 3
 """Attempts of a call whose failure may heal, such as a deadlock with another transaction of the server."""
@@ -74,16 +78,22 @@ class RealParticipants(Participants):
 
     It runs in a thread of its own beside ``loop``, on which the databases are used. ``performed`` are the forward
     actions that had an effect there, as path and entry; ``refused``: those without one, with their outcome.
-    ``undone_by`` has the undos, with the action of each.
+    ``undone_by`` has the undos, with the action of each. ``changes`` looks at what the effects change.
     """
 
     def __init__(
-        self, actions: Actions, databases: DatabaseConnections, loop: asyncio.AbstractEventLoop, real: RealActions
+        self,
+        actions: Actions,
+        databases: DatabaseConnections,
+        loop: asyncio.AbstractEventLoop,
+        real: RealActions,
+        changes: StepChanges | None = None,
     ) -> None:
         super().__init__()
         self._dispatcher = Dispatcher(ActionBodies(actions), databases, HttpConnections({}))
         self._loop = loop
         self._real = real
+        self._changes = changes
         self._late_calls: list[tuple[str, Call]] = []
         self.performed: set[str] = set()
         self.refused: dict[str, str] = {}
@@ -102,7 +112,7 @@ class RealParticipants(Participants):
             if outcome == "late" and call.op == "do":
                 self._late_calls.append((saga_id, call))
             return failed_outcome("unknown" if outcome == "late" else outcome, call)
-        made = self._attempts(saga_id, call)
+        made = self._watched_attempts(path, saga_id, call)
         if outcome == "crash after effect" and made.kind == "done":
             if call.op == "do" and (call.at_most_once or call.retry.max_attempts == 1):
                 self._note(effect, call, made)
@@ -150,6 +160,20 @@ class RealParticipants(Participants):
         if call.op == "do" and marker is None:
             self.performed.add(effect.path + effect.entry)
 
+    def _watched_attempts(self, path: str, saga_id: str, call: Call) -> Outcome:
+        step, changes = step_of(path + call.entry), self._changes
+        if changes is None or call.op not in ("do", "confirm") or not changes.is_due(step):
+            return self._attempts(saga_id, call)
+        self._wait_for(changes.begin())
+        made = self._attempts(saga_id, call)
+        if made.kind == "done":
+            self._wait_for(changes.end(step))
+        return made
+
+    def _wait_for(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """The result of what works with the databases."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
     def _attempts(self, saga_id: str, call: Call) -> Outcome:
         outcome = replace(self._attempt(saga_id, call), attempt=1)
         without_effect = True
@@ -164,8 +188,7 @@ class RealParticipants(Participants):
         invocation = decode_call(call.action, encode_call(call, saga_id))
         now = time.time()
         context = AttemptContext(1, now, now + max(call.timeout, _MINIMUM_TIMEOUT), lambda _: None, log)
-        attempt = self._dispatcher.perform(invocation, context)
-        outcome = asyncio.run_coroutine_threadsafe(attempt, self._loop).result()
+        outcome = self._wait_for(self._dispatcher.perform(invocation, context))
         return replace(outcome, result=decode_json(encode_json(outcome.result)))
 
 

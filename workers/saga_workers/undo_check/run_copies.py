@@ -59,8 +59,11 @@ async def prepare(connections: Sequence[SqlConnection], copies: DatabaseCopies, 
     for connection in database.connections_to(copies.base):
         await set_up_database(connection, shards)
     try:
-        async with _connected(copies.base) as session:
-            database.path = await read_search_path(session)
+        for connection in database.connections_to(copies.base):
+            async with _connected(make_url(connection.url)) as session:
+                path = await read_search_path(session)
+            shown = database.path.schemas or path.schemas
+            database.path = SearchPath(shown, database.path.engine | path.engine)
         async with _reading(copies.base) as session:
             database.tables, hidden_tables = await read_tables(session, database.path)
             database.fingerprints = await fingerprints(session, database.tables)
@@ -143,6 +146,18 @@ class RunCopies:
             differences += [(name, row) for row in self._set_back(self._sequences[name], sequences)]
             self._sequences[name] = sequences
         return differences
+
+    async def read_data(self) -> list[Any]:
+        """A value that is another after every change of compared rows and sequences. Raises SagaError."""
+        data: list[Any] = []
+        for database in self.databases:
+            try:
+                async with _reading(self._urls[database.name]) as session:
+                    data.append(await fingerprints(session, database.tables))
+                    data.append((await read_sequences(session, database.path))[0])
+            except SQLAlchemyError as error:
+                raise unusable(database.connections[0], "the rows cannot be read", error) from error
+        return data
 
     def _set_back(self, before: Mapping[str, NextValue], after: Mapping[str, NextValue]) -> Iterator[Difference]:
         """The sequences that were set to an earlier value; those that have only moved on are noted."""

@@ -29,9 +29,12 @@ class NextValue:
 _POSTGRESQL_SEQUENCES = """
     SELECT n.nspname, c.relname, s.seqincrement,
       pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_sequence_privilege(c.oid, 'SELECT'),
-      EXISTS (SELECT FROM pg_depend d JOIN pg_class t ON t.oid = d.refobjid
+      EXISTS (SELECT FROM pg_depend d JOIN pg_class t ON t.oid = d.refobjid JOIN pg_namespace tn
+          ON tn.oid = t.relnamespace
         WHERE d.classid = 'pg_class'::regclass::oid AND d.objid = c.oid AND d.refclassid = 'pg_class'::regclass::oid
-          AND d.deptype IN ('a', 'i') AND t.relname::text = ANY (CAST(:engine AS text[])))
+          AND d.deptype IN ('a', 'i') AND EXISTS (
+            SELECT FROM unnest(CAST(:schemas AS text[]), CAST(:tables AS text[])) AS e (schema, name)
+            WHERE e.schema = tn.nspname::text AND e.name = t.relname::text))
     FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relpersistence <> 't' ORDER BY 1, 2
 """
@@ -52,7 +55,8 @@ async def _read_postgresql(
     connection: AsyncConnection, path: SearchPath
 ) -> tuple[Mapping[str, NextValue], list[HiddenPlace]]:
     query = sa.text(_POSTGRESQL_SEQUENCES)
-    described: Sequence[Any] = (await connection.execute(query, {"engine": sorted(ENGINE_TABLES)})).all()
+    engine = {"schemas": [schema for schema, _ in path.engine], "tables": [name for _, name in path.engine]}
+    described: Sequence[Any] = (await connection.execute(query, engine)).all()
     names = [(schema, name) for schema, name, *_ in described]
     readable: list[tuple[str, str, int]] = []
     hidden = []

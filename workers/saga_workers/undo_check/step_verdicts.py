@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from saga_workers.undo_check.planned_orders import OrderPlan
 from saga_workers.undo_check.real_participants import EVALUATED, RealActions, undoes_confirmed_by_another_action
+from saga_workers.undo_check.step_names import step_of
 from saga_workers.undo_check.undo_report import (
     DIFFERS,
     NOT_VERIFIED,
@@ -17,6 +18,7 @@ from saga_workers.undo_check.undo_report import (
     blamed_entries,
     hidden_entries,
 )
+from sagas.builtins.messaging import EMIT
 from sagas.definition.model import Definition, StepDefinition, is_nested
 
 _MAX_DEPTH = 10
@@ -26,12 +28,14 @@ _MAX_DEPTH = 10
 class Evidence:
     """The orders of a saga: ``planned``, those of them that were ``run``, and what the comparison could not see.
 
-    ``no_undo``: why `saga undo` would be refused, as the end of a sentence.
+    ``unchanged``: the steps whose effects changed nothing that is compared when the saga completed. ``no_undo``: why
+    `saga undo` would be refused, as the end of a sentence.
     """
 
     planned: Sequence[OrderPlan]
     run: Sequence[UndoneOrder]
     hidden: Mapping[str, Sequence[HiddenTable]]
+    unchanged: Collection[str] = ()
     no_undo: str | None = None
 
     @property
@@ -47,9 +51,9 @@ def step_verdicts(
     A step of a nested saga is written ``buy/charge``.
     """
     orders = evidence.run
-    blamed = {_step_of(entry) for entries in blamed_entries(orders).values() for entry in entries}
-    hidden = {_step_of(entry): others for entry, others in hidden_entries(orders).items()}
-    stuck = {_step_of(row["step"]) for order in orders for row in order.parked}
+    blamed = {step_of(entry) for entries in blamed_entries(orders).values() for entry in entries}
+    hidden = {step_of(entry): others for entry, others in hidden_entries(orders).items()}
+    stuck = {step_of(row["step"]) for order in orders for row in order.parked}
     verdicts = []
     for path, step in _steps(definition, definitions, "", _MAX_DEPTH):
         name = path + step.id
@@ -70,7 +74,7 @@ def step_verdicts(
 
 def _why_not_verified(name: str, step: StepDefinition, evidence: Evidence) -> str | None:
     """The reason why not all that undoes a step was run and compared; None if it was."""
-    actions = {action for order in evidence.run for entry, action in order.verified if _step_of(entry) == name}
+    actions = {action for order in evidence.run for entry, action in order.verified if step_of(entry) == name}
     if not actions:
         return _why_never_undone(name, evidence)
     within = " within the limit" if evidence.is_limited else ""
@@ -85,6 +89,8 @@ def _why_not_verified(name: str, step: StepDefinition, evidence: Evidence) -> st
         for table in evidence.hidden.get(connection or "", ()):
             if table.name not in step.undo_leaves:
                 return f"{table.connection} · {table.name} is not compared: {table.why}"
+    if name in evidence.unchanged and step.do.uses != EMIT:
+        return "with this input its effect changes nothing that is compared"
     return None
 
 
@@ -100,7 +106,7 @@ def _why_never_undone(name: str, evidence: Evidence) -> str:
 
 
 def _undoes(undone: Sequence[str], name: str) -> bool:
-    return any(_step_of(entry) == name for entry in undone)
+    return any(step_of(entry) == name for entry in undone)
 
 
 def _steps(
@@ -114,8 +120,3 @@ def _steps(
             yield path, step
         else:
             yield from _steps(nested, definitions, f"{path}{step.id}/", depth - 1)
-
-
-def _step_of(entry: str) -> str:
-    """``buy/charge`` of the entry ``buy#0/charge#1``."""
-    return "/".join(part.partition("#")[0] for part in entry.split("/"))

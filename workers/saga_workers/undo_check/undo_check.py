@@ -18,6 +18,7 @@ from saga_workers.undo_check.mysql_copies import SAGA_PREFIX
 from saga_workers.undo_check.planned_orders import OrderPlan, choose, planned_orders
 from saga_workers.undo_check.real_participants import RealActions, RealParticipants
 from saga_workers.undo_check.run_copies import CopiedDatabase, RunCopies, prepare
+from saga_workers.undo_check.step_changes import StepChanges
 from saga_workers.undo_check.step_verdicts import Evidence, step_verdicts
 from saga_workers.undo_check.undo_report import HiddenTable, LeftRow, UndoneOrder, UndoReport
 from saga_workers.undo_check.waivers import apply_waivers
@@ -85,6 +86,7 @@ class _UndoCheck:
         self._environment = environment_of(project)
         self._real = RealActions(project.actions, copies.connection_names)
         self._used_waivers: set[str] = set()
+        self._unchanged: frozenset[str] = frozenset()
 
     async def run(self, inputs: Sequence[GivenInput], results: Mapping[str, Any], limit: int) -> UndoReport:
         given, script, usual, participants = await self._complete(inputs, results)
@@ -95,7 +97,7 @@ class _UndoCheck:
         orders = [await self._run_order(given, order) for order in chosen]
         waivers = [name for definition in self._definitions for name in _all_waivers(definition)]
         hidden = self._hidden_tables()
-        evidence = Evidence(planned, orders, hidden, usual.document["undo_refusal"])
+        evidence = Evidence(planned, orders, hidden, self._unchanged, usual.document["undo_refusal"])
         return UndoReport(
             self._definition.saga,
             given.value,
@@ -118,8 +120,10 @@ class _UndoCheck:
         for given in inputs:
             script = Script(results=results, input_is_sample=given.is_sample)
             try:
-                usual, participants = await self._run(self._definition, given, script)
+                changes = StepChanges(self._copies.read_data)
+                usual, participants = await self._run(self._definition, given, script, changes)
                 require_completed(self._definition, script, usual)
+                self._unchanged = changes.unchanged
                 return given, script, usual, participants
             except UsageError:
                 if len(inputs) == 1:
@@ -159,13 +163,13 @@ class _UndoCheck:
         )
 
     async def _run(
-        self, definition: Definition, given: GivenInput, script: Script
+        self, definition: Definition, given: GivenInput, script: Script, changes: StepChanges | None = None
     ) -> tuple[SimulatedRun, RealParticipants]:
         """One run on the copies, after which its rows are unlocked as at the end of every saga."""
         databases = DatabaseConnections(await self._copies.connections(), pool_size=_POOL_SIZE)
         self._copies.keep_inside(databases)
         loop = asyncio.get_running_loop()
-        participants = RealParticipants(self._project.actions, databases, loop, self._real)
+        participants = RealParticipants(self._project.actions, databases, loop, self._real, changes)
         saga_id = f"{SAGA_PREFIX}{uuid.uuid4().hex[:12]}"
         try:
             run, _ = await asyncio.to_thread(
