@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from saga_activities.connections import open_engine
+from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
 from sagas import enqueue, enqueue_signal
 from sagas.errors import UsageError
 from sagas.project import Project
@@ -25,7 +28,11 @@ PAGE = Path(__file__).parents[3] / "docs/how-to/start-from-your-transaction.md"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_committed_row_starts_its_saga_and_a_rolled_back_one_does_not(shop: Shop) -> None:
+async def test_a_committed_row_starts_its_saga_and_a_rolled_back_one_does_not(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[tuple[str, float]] = []
+    monkeypatch.setattr(EnqueuedMetrics, "count", lambda _, __, outcome, seconds: times.append((outcome, seconds)))
     await shop.sql("create table purchase (id varchar(20) primary key)")
     async with shop.relay():
         async with AsyncSession(shop.engine.execution_options(isolation_level="SERIALIZABLE")) as session:
@@ -34,8 +41,13 @@ async def test_a_committed_row_starts_its_saga_and_a_rolled_back_one_does_not(sh
             await session.rollback()
             await session.execute(_text("insert into purchase values ('p-2')"))
             await enqueue(session, "checkout", {"product": "pear"}, id=f"{shop.mark}-2")
+            await asyncio.sleep(0.3)
+            begin = time.monotonic()
             await session.commit()
         await until(shop.is_empty)
+        passed = time.monotonic() - begin
+    [(outcome, seconds)] = times
+    assert (outcome, 0.3 < seconds < passed + 1) == ("started", True), (times, passed)
 
     assert await shop.inputs(1) == {f"{shop.mark}-2": {"product": "pear", "quantity": 1}}
     assert await shop.sql("select id from purchase") == [("p-2",)]

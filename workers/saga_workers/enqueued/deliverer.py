@@ -146,8 +146,8 @@ class Deliverer:
         if reason:
             self._waits.log(reason, self._fields)
 
-    def _count(self, outcome: str) -> None:
-        self._metrics.count(self.connection, outcome)
+    def _count(self, outcome: str, seconds: float) -> None:
+        self._metrics.count(self.connection, outcome, seconds)
 
     async def _deliver(self, row: EnqueuedRow, read_at: float) -> str | None:
         """Deliver one row, however often that has to be tried; returns its outcome, and None if it stays.

@@ -59,14 +59,14 @@ class Deliveries:
     """The deliveries of one process while it has the lease.
 
     ``deliver`` returns the outcome of a row that was read at a time of this process, and None if the row stays;
-    ``count`` is called with each outcome, ``report`` with what fails here.
+    ``count`` is called with each outcome and the seconds since the row was written, ``report`` with what fails here.
     """
 
     def __init__(
         self,
         table: EnqueuedTable,
         deliver: Callable[[EnqueuedRow, float], Awaitable[str | None]],
-        count: Callable[[str], None],
+        count: Callable[[str, float], None],
         report: Callable[[str], None],
     ) -> None:
         self.held = HeldRows()
@@ -121,7 +121,7 @@ class Deliveries:
         if outcome == "dropped":
             self._release([row.id])
             return
-        self._count(outcome)
+        self._count(outcome, float(row.age) + time.monotonic() - read_at)
         if outcome == "refused":
             self._release([row.id])
         else:

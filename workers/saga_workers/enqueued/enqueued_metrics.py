@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -19,10 +19,14 @@ from saga_workers.runtime.metrics import Refreshed, without_created
 log = logging.getLogger("saga.enqueued")
 
 OUTCOMES = ("started", "existed", "signalled", "refused")
+TIMED = ("started", "signalled")
+"""The outcomes whose time is told: what existed may be a row of long ago."""
+
 GAUGE_MAX_AGE = 5.0
 """Seconds for which the values are reused."""
 
 _GAUGE_TIMEOUT = 5.0
+_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class EnqueuedMetrics:
@@ -39,16 +43,27 @@ class EnqueuedMetrics:
             ["connection", "outcome"],
             registry=registry,
         )
+        self._delivery_seconds = Histogram(
+            "saga_enqueued_delivery_seconds",
+            "From the insert of a row to the start of its saga, or to its signal.",
+            ["connection"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self._tables = tables
         self._counts: dict[str, Mapping[str, Enqueued]] = {}
         self.refresh = Refreshed(self._query_all, GAUGE_MAX_AGE).refresh
         """Query the databases, unless the values are recent. Those of a database that does not answer are left out."""
         for name in tables:
+            self._delivery_seconds.labels(name)
             for outcome in OUTCOMES:
                 self._delivered.labels(name, outcome)
 
-    def count(self, connection: str, outcome: str) -> None:
+    def count(self, connection: str, outcome: str, seconds: float) -> None:
+        """Count a row that was finished so many seconds after it was written."""
         self._delivered.labels(connection, outcome).inc()
+        if outcome in TIMED:
+            self._delivery_seconds.labels(connection).observe(max(0.0, seconds))
 
     async def _query_all(self) -> None:
         await asyncio.gather(*(self._query(name, table) for name, table in self._tables.items()))

@@ -39,7 +39,7 @@ _HEADS = (
 _READ = (
     f"SELECT id, uid, {_NAME.format('saga')} AS saga, {_ID} AS saga_id, {_NAME.format('signal_name')} AS signal_name, "
     f"CASE WHEN {{size}} <= {2 * MAX_ENQUEUED_BYTES} THEN input END AS input, coalesce({{size}}, 0) AS size, "
-    f"created_at FROM saga_enqueued WHERE status = '{NEW}' AND id IN ({{ids}})"
+    f"created_at, {{now}} - created_at AS age FROM saga_enqueued WHERE status = '{NEW}' AND id IN ({{ids}})"
 )
 _DELETE = "DELETE FROM saga_enqueued WHERE id IN ({ids})"
 _REFUSE = text(
@@ -62,7 +62,8 @@ class EnqueuedHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnqueuedRow:
-    """``uid`` is unique, also among rows that were deleted. ``created_at``: seconds, by the clock of the database.
+    """``uid`` is unique, also among rows that were deleted. ``created_at`` is in seconds, by the clock of the database,
+    and so is ``age``, when the row was read.
 
     ``input`` is None if it is null, too large, or ``unreadable`` for this reason: it was encrypted when the row was
     refused, or looks so.
@@ -76,6 +77,7 @@ class EnqueuedRow:
     input: str | None
     size: int
     created_at: float
+    age: float
     unreadable: str = ""
 
 
@@ -113,7 +115,8 @@ class EnqueuedTable:
     async def read(self, ids: Collection[int]) -> dict[int, EnqueuedRow]:
         """By their ids, those that are still to be delivered."""
         async with self._connected() as connection:
-            rows = await connection.exec_driver_sql(_READ.format(ids=_list(ids), size=self._size))
+            now = now_sql(self.engine.dialect.name)
+            rows = await connection.exec_driver_sql(_READ.format(ids=_list(ids), size=self._size, now=now))
             return {row.id: self._decrypted(EnqueuedRow(*row)) for row in rows}
 
     def _decrypted(self, row: EnqueuedRow) -> EnqueuedRow:
