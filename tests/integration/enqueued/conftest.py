@@ -66,6 +66,14 @@ class Shop:
     client: Client
     mark: str
 
+    async def move_to(self, temporal: TemporalServer) -> None:
+        """Use another server from now on, in each process that starts later."""
+        await self.client.close()
+        file = self.folder / "saga.toml"
+        file.write_text(file.read_text().replace(str(self.project.settings.temporal.address), temporal.address))
+        self.project = Project(load_settings(config=str(file)))
+        self.client = Client(await connect(self.project.settings), self.project)
+
     async def sql(self, statement: str, **values: Any) -> list[Any]:
         async with self.engine.connect() as connection:
             result = await connection.execute(text(statement), values)
@@ -156,7 +164,15 @@ async def shop(
     project = Project(load_settings(config=str(tmp_path / "saga.toml")))
     await set_up_database(project.settings.sql_connection("shop"))
     engine = open_engine("shop", url, 4)
-    client = Client(await connect(project.settings), project)
-    yield Shop(tmp_path, engine, project, client, uuid.uuid4().hex[:8])
-    await client.close()
+    shop = Shop(tmp_path, engine, project, Client(await connect(project.settings), project), uuid.uuid4().hex[:8])
+    yield shop
+    await shop.client.close()
     await engine.dispose()
+
+
+@pytest.fixture
+async def own_temporal(tmp_path: Path) -> AsyncIterator[TemporalServer]:
+    """A server that a test may kill."""
+    (tmp_path / "temporal").mkdir()
+    with TemporalServer(tmp_path / "temporal") as server:
+        yield server

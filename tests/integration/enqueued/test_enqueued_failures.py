@@ -5,19 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import uuid
-from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 
 import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from saga_workers.client import Client
-from saga_workers.temporal.temporal_client import connect
 from sagas import enqueue, enqueue_signal
-from sagas.project import Project
-from sagas.settings import load_settings
 from tests.helpers.processes import RelayProcess, TemporalServer, WorkerProcess
 from tests.helpers.waiting import until
 from tests.integration.enqueued.conftest import Shop
@@ -52,18 +46,8 @@ async def _is_dead_or_idle(relay: RelayProcess, shop: Shop) -> bool:
     return not relay.running or await shop.is_empty()
 
 
-@pytest.fixture
-async def own_temporal(tmp_path: Path) -> AsyncIterator[TemporalServer]:
-    (tmp_path / "temporal").mkdir()
-    with TemporalServer(tmp_path / "temporal") as server:
-        yield server
-
-
 async def test_rows_wait_with_the_reason_while_temporal_is_down(shop: Shop, own_temporal: TemporalServer) -> None:
-    file = shop.folder / "saga.toml"
-    file.write_text(file.read_text().replace(str(shop.project.settings.temporal.address), own_temporal.address))
-    shop.project = Project(load_settings(config=str(file)))
-    shop.client = Client(await connect(shop.project.settings), shop.project)
+    await shop.move_to(own_temporal)
     own_temporal.kill()
     async with shop.relay():
         async with AsyncSession(shop.engine) as session:
@@ -77,7 +61,6 @@ async def test_rows_wait_with_the_reason_while_temporal_is_down(shop: Shop, own_
 
     assert list(await shop.inputs(1)) == ["a"]
     assert await shop.history("a") == ["paid"]
-    await shop.client.close()
 
 
 async def _reasons(shop: Shop, count: int) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sagas import enqueue
-from tests.helpers.processes import CommandProcess, WorkerProcess
+from tests.helpers.processes import CommandProcess, RelayProcess, TemporalServer, WorkerProcess
 from tests.helpers.waiting import until
 from tests.integration.enqueued.conftest import Shop
 from tests.integration.enqueued.killed_relay import die_at
@@ -80,6 +80,46 @@ async def test_each_row_has_its_effect_once(shop: Shop, enqueue_settings: str, p
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("enqueue_settings", [ALONE, TOGETHER], indirect=True, ids=["alone", "shared"])
+async def test_temporal_is_killed_while_rows_are_delivered(shop: Shop, own_temporal: TemporalServer) -> None:
+    await _make_bookable(shop)
+    await shop.move_to(own_temporal)
+    enqueued, is_over = 0, asyncio.Event()
+
+    async def enqueue_on() -> None:
+        """Enqueue rows until the server was killed often enough, so that each kill meets a delivery."""
+        nonlocal enqueued
+        while not is_over.is_set():
+            async with AsyncSession(shop.engine) as session:
+                for _ in range(3):
+                    await enqueue(session, "booked", {"number": enqueued}, id=f"{shop.mark}-{enqueued}")
+                    enqueued += 1
+                await session.commit()
+            await asyncio.sleep(0.05)
+
+    async def has_delivered(more: int) -> bool:
+        return enqueued - len(await shop.rows()) >= more
+
+    with _running([WorkerProcess("healthy", shop.folder), RelayProcess("relay", shop.folder)]):
+        application = asyncio.create_task(enqueue_on())
+        for _ in range(2):
+            delivered = enqueued - len(await shop.rows())
+            await until(lambda delivered=delivered: has_delivered(delivered + 10))
+            await asyncio.to_thread(own_temporal.kill)
+            await asyncio.sleep(0.3)
+            assert not await shop.is_empty(), "rows wait for the server"
+            await asyncio.to_thread(own_temporal.start)
+        is_over.set()
+        await application
+        await until(shop.is_empty)
+        completed = "select count(*) from saga_run where state = 'COMPLETED'"
+        await until(lambda: _has_count(shop, completed, enqueued))
+    assert await shop.sql("select number, count(*) from booking group by number order by number") == [
+        (number, 1) for number in range(enqueued)
+    ]
+
+
 async def test_a_killed_application_has_enqueued_what_it_has_committed(shop: Shop) -> None:
     await _make_bookable(shop)
     url = shop.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -101,6 +141,10 @@ async def test_a_killed_application_has_enqueued_what_it_has_committed(shop: Sho
         await until(lambda: _is_completed(shop, f"{shop.mark}-1"))
     assert await shop.sql("select number from booking") == [(1,)]
     assert list(await shop.inputs(1)) == [f"{shop.mark}-1"]
+
+
+async def _has_count(shop: Shop, query: str, count: int) -> bool:
+    return await shop.sql(query) == [(count,)]
 
 
 async def _make_bookable(shop: Shop) -> None:
