@@ -37,10 +37,10 @@ def print_target(settings: Settings) -> None:
         warn(target_line(settings))
 
 
-def required_text(text: str | None, option: str, reason: str) -> str:
-    """The value of an option without outer blanks. Raises UsageError with ``reason`` if nothing remains."""
+def required_reason(text: str | None, why: str) -> str:
+    """``--reason`` without outer blanks. Raises UsageError, with ``why`` it is needed, if nothing remains."""
     if text is None or not text.strip():
-        raise UsageError(f"{option} is missing: {reason}", help=f"{option} TEXT")
+        raise UsageError(f"--reason is missing: {why}", help="--reason TEXT")
     return text.strip()
 
 

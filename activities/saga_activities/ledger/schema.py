@@ -107,7 +107,7 @@ def _table_ddl(dialect: sa.Dialect) -> Iterator[str]:
     yield from table_ddl(dialect, circuit_breaker_table)
 
 
-def ledger_ddl(dialect: str, now: datetime | None = None) -> str:
+def ledger_ddl(dialect: str) -> str:
     """Return what :func:`create_ledger` executes as SQL for a database administrator.
 
     Raises ``KeyError`` for an unknown dialect.
@@ -115,5 +115,5 @@ def ledger_ddl(dialect: str, now: datetime | None = None) -> str:
     compiled = DIALECTS[dialect]()
     parts = [*_table_ddl(compiled)]
     if dialect == "postgresql":
-        parts += [create_statement(dialect, month) for month in months_from(now or datetime.now(UTC))]
+        parts += [create_statement(dialect, month) for month in months_from(datetime.now(UTC))]
     return ";\n\n".join([*parts, insert_version("ledger", LEDGER_VERSION)]) + ";\n"

@@ -84,7 +84,7 @@ def _is_noted(details: Sequence[Any], attempts: int) -> bool:
     return details[0].get(_WITHOUT_EFFECT) == attempts and keys.verifies(note, details[0].get("signature"))
 
 
-async def attempt_context(saga: str, traceparent: str | None, clock: ServerClock) -> AttemptContext:
+async def attempt_context(saga: str, clock: ServerClock) -> AttemptContext:
     info = activity.info()
     timeout = info.start_to_close_timeout or DEFAULT_TIMEOUT
     return AttemptContext(
@@ -93,7 +93,6 @@ async def attempt_context(saga: str, traceparent: str | None, clock: ServerClock
         deadline=await clock.deadline(info, timeout.total_seconds()),
         heartbeat=_no_heartbeat if info.is_local else _heartbeat(),
         logger=activity.logger,
-        traceparent=traceparent,
         saga=saga,
         task_token=b"" if info.is_local else info.task_token,
         run_id=info.workflow_run_id or "",

@@ -171,7 +171,7 @@ class SagaActivities:
                 f"activity {info.activity_type} is not an operation of a saga", type="NotFoundError"
             ) from None
         saga = invocation.saga or info.workflow_type or ""
-        attempt = await attempt_context(saga, None, self._clock)
+        attempt = await attempt_context(saga, self._clock)
         # AttemptAdmission and its end ask the ledger, which may take longer than the heartbeat timeout.
         with repeat_heartbeats(attempt) if invocation.beats else contextlib.nullcontext(attempt) as beaten:
             timeout = info.start_to_close_timeout or DEFAULT_TIMEOUT
@@ -284,7 +284,7 @@ async def _perform_lock_activity(
     locks: LockActivities, activity_type: str, request: Mapping[str, Any], clock: ServerClock
 ) -> Any:
     info = activity.info()
-    attempt = await attempt_context(info.workflow_type or "", None, clock)
+    attempt = await attempt_context(info.workflow_type or "", clock)
     try:
         outcome = await locks.perform(activity_type, request, attempt, info.workflow_id or "")
     except (KeyError, TypeError, AttributeError):
@@ -314,7 +314,7 @@ async def _perform_start_activity(
 async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, request: Payload, clock: ServerClock) -> Any:
     info = activity.info()
     try:
-        attempt = await attempt_context(info.workflow_type or "", None, clock)
+        attempt = await attempt_context(info.workflow_type or "", clock)
         return await bulk.perform(activity_type, decode_json(request.data), attempt)
     except (KeyError, TypeError, AttributeError, ValueError):
         if not info.workflow_id or not info.workflow_id.startswith(BULK_PREFIX):

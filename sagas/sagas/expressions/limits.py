@@ -162,8 +162,8 @@ class Evaluation:
         self.charge(characters // CHARACTERS_PER_STEP)
 
 
-def raise_too_many_steps(offset: int = -1) -> NoReturn:
-    raise LimitError(f"the expression needs more than {MAX_STEPS:,} evaluation steps", offset)
+def raise_too_many_steps() -> NoReturn:
+    raise LimitError(f"the expression needs more than {MAX_STEPS:,} evaluation steps")
 
 
 def check_integer(value: int) -> int:

@@ -70,7 +70,7 @@ def load_settings(
 
 
 def load_valid_settings(
-    config: Path | str | None = None, env: Mapping[str, str] = os.environ, *, without_file: bool = False
+    config: Path | str | None = None, *, without_file: bool = False
 ) -> tuple[Settings, list[UsageError]]:
     """The settings without those that are wrong, and a mistake for each of these.
 
@@ -80,7 +80,7 @@ def load_valid_settings(
     mistakes: list[UsageError] = []
     while True:
         try:
-            return _load(None, config, env, without), mistakes
+            return _load(None, config, os.environ, without), mistakes
         except _PlacedMistake as mistake:
             if mistake.setting in without:
                 raise _shortened(mistake) from None

@@ -33,6 +33,6 @@ def python_command_of(folder: Path, module: str, *words: str) -> list[str]:
     return [sys.executable, "-P", "-c", _RUN_OF_FOLDER, str(folder), module, *words]
 
 
-def with_script_folder(script: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def with_script_folder(script: Path) -> dict[str, str]:
     """``PYTHONPATH`` with the folder of a script, where Python searches for modules without SAFE_PATH."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(script.parent), environment.get("PYTHONPATH", "")]))}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(script.parent), os.environ.get("PYTHONPATH", "")]))}

@@ -157,13 +157,13 @@ def open_comparison(
         yield database
 
 
-def with_saga(rows: str, sagas: str = "sagas") -> str:
+def with_saga(rows: str) -> str:
     """A query that adds ``saga``, ``state`` (UNKNOWN_STATE for unknown sagas) and ``judged`` by each row's
     ``saga_id``.
     """
     return (
         f"SELECT rows.*, known.saga, coalesce(known.state, {sql_constant(UNKNOWN_STATE)}) AS state, known.judged"
-        f" FROM ({rows}) rows LEFT JOIN {sagas} known USING (saga_id)"
+        f" FROM ({rows}) rows LEFT JOIN sagas known USING (saga_id)"
     )
 
 

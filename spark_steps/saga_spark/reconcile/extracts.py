@@ -67,8 +67,8 @@ ENTRY_SCHEMA = pa.schema(
 class ParquetRowWriter:
     """Writes the rows of one Parquet file in batches. The file exists, possibly empty, when the block ends."""
 
-    def __init__(self, file: Path, schema: pa.Schema, batch: int = _BATCH_ROWS) -> None:
-        self._file, self._schema, self._batch = file, schema, batch
+    def __init__(self, file: Path, schema: pa.Schema) -> None:
+        self._file, self._schema = file, schema
         self._columns: list[list[Any]] = [[] for _ in schema]
         self._writer: pq.ParquetWriter | None = None
         self.count = 0
@@ -88,7 +88,7 @@ class ParquetRowWriter:
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
         self.count += 1
-        if len(self._columns[0]) >= self._batch:
+        if len(self._columns[0]) >= _BATCH_ROWS:
             self._flush()
 
     def _flush(self) -> None:

@@ -158,9 +158,9 @@ def connect_options(settings: Settings, env: Mapping[str, str] = os.environ) -> 
     return options
 
 
-def names_server(settings: Settings, env: Mapping[str, str] = os.environ) -> bool:
+def names_server(settings: Settings) -> bool:
     """Return whether the settings or the profile name an address."""
-    return bool(settings.temporal.address or _profile(settings.temporal.profile, env).address)
+    return bool(settings.temporal.address or _profile(settings.temporal.profile, os.environ).address)
 
 
 def _no_address(settings: Settings) -> UsageError:

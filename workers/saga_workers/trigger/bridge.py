@@ -71,7 +71,6 @@ class BridgeReader:
         metrics: TriggerMetrics,
         *,
         gate: AttemptGate | None = None,
-        batch_size: int = BATCH_SIZE,
     ) -> None:
         """``gate``: shared with the other readers of the process."""
         self.group, self.topic = group, bridge.topic
@@ -79,7 +78,6 @@ class BridgeReader:
         self._bridge = bridge
         self._dead_letters = dead_letters
         self._metrics = metrics
-        self._batch_size = batch_size
         self._gate = gate or AttemptGate()
         self._marks = PartitionMarks(uuid.uuid4().hex[:12])
         self.assigned_at: float | None = None
@@ -188,7 +186,7 @@ class BridgeReader:
                 raise KafkaOperationError(f"topic {self.topic}: {why}")
             return {}
         self._moved_partitions.clear()
-        others = self._consumer.consume(self._batch_size - 1, _FILL_TIMEOUT)
+        others = self._consumer.consume(BATCH_SIZE - 1, _FILL_TIMEOUT)
         self._check_topic()
         records: dict[int, list[ConsumedRecord]] = {}
         # If its partition is reassigned meanwhile, the client drops what it has buffered, but not the message returned

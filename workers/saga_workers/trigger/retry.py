@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sqlalchemy.exc import StatementError
@@ -28,14 +28,7 @@ _ONCE = Delivery()
 
 
 class AttemptFailed(Exception):
-    """An attempt failed and may be retried; the text is an error message.
-
-    ``intervals``: the seconds before the second attempt and each later one, instead of the usual limit.
-    """
-
-    def __init__(self, message: str, intervals: Sequence[float] | None = None) -> None:
-        super().__init__(message)
-        self.intervals = intervals
+    """An attempt failed and may be retried; the text is an error message."""
 
 
 class PoisonMessage(Exception):
@@ -91,28 +84,29 @@ async def retry_until_done(
         except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
             failures += 1
             message = error_message(error)
-            intervals = error.intervals if isinstance(error, AttemptFailed) else None
-            limit = max_attempts if intervals is None else len(intervals) + 1
-            if failures >= limit:
+            if failures >= max_attempts:
                 return message
-            log.warning("attempt %d of %d failed: %s", failures, limit, message, extra=about)
-            backoff = _BACKOFF.delay(failures - 1) if intervals is None else intervals[failures - 1]
+            log.warning("attempt %d of %d failed: %s", failures, max_attempts, message, extra=about)
+            backoff = _BACKOFF.delay(failures - 1)
         else:
             return None
         await sleep_or_stop(backoff, stop)
 
 
-class WaitLog:
-    """Logs the waits of messages that are retried together: each reason once in ``interval`` seconds, not for each."""
+_LOG_INTERVAL = 10.0
+"""Seconds in which a :class:`WaitLog` logs the same reason once."""
 
-    def __init__(self, interval: float = 10.0) -> None:
-        self._interval = interval
+
+class WaitLog:
+    """Logs the waits of messages that are retried together: the same reason once in a while, not for each message."""
+
+    def __init__(self) -> None:
         self._reason: str | None = None
         self._at = 0.0
 
     def log(self, reason: str, about: dict[str, Any]) -> None:
         now = time.monotonic()
-        if reason != self._reason or now - self._at >= self._interval:
+        if reason != self._reason or now - self._at >= _LOG_INTERVAL:
             self._reason, self._at = reason, now
             _log_wait(reason, about)
 

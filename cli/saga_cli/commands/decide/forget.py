@@ -9,7 +9,7 @@ import typer
 from saga_cli.context import load_settings, target_line, with_locator
 from saga_cli.exit_codes import DONE, RESIDUE
 from saga_cli.output import confirm, echo, print_document, print_table, warn
-from saga_cli.shared_options import Operator, Yes, operator_name, required_text
+from saga_cli.shared_options import Operator, Yes, operator_name, required_reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ def forget(
     """
     from saga_workers.privacy import require_record
 
-    why = required_text(reason, "--reason", "it is recorded with your name")
+    why = required_reason(reason, "it is recorded with your name")
     require_record(load_settings(), "forget")
 
     async def find(locator: Locator, settings: Settings) -> Subject | None:

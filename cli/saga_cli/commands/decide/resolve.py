@@ -11,7 +11,15 @@ import typer
 
 from saga_cli.context import load_settings, target_line, with_locator
 from saga_cli.output import confirm, echo, print_document, warn
-from saga_cli.shared_options import Operator, Yes, json_object, json_option, operator_name, print_target, required_text
+from saga_cli.shared_options import (
+    Operator,
+    Yes,
+    json_object,
+    json_option,
+    operator_name,
+    print_target,
+    required_reason,
+)
 from saga_cli.wait import noting_silence
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.payloads import LOCK_ACTIVITY, NOTIFICATION_PREFIX, RELEASE_ACTIVITY
@@ -90,7 +98,7 @@ def resolve(
         "step": step,
         "decision": decision,
         # Nothing is recorded of a preview.
-        "reason": reason or "a preview" if dry_run else required_text(reason, "--reason", _REASON_IS_RECORDED),
+        "reason": reason or "a preview" if dry_run else required_reason(reason, _REASON_IS_RECORDED),
         "who": operator_name(as_),
         "with": json_object(with_, "--with"),
         "definition": None if definition is None else _definition_snapshot(definition),

@@ -8,7 +8,7 @@ import typer
 
 from saga_cli.context import load_settings, target_line, with_locator
 from saga_cli.output import confirm, on_ctrl_c, warn
-from saga_cli.shared_options import Operator, Yes, operator_name, required_text
+from saga_cli.shared_options import Operator, Yes, operator_name, required_reason
 from saga_cli.wait import print_end
 from sagas.errors import RefusedError
 from sagas.text.shell import saga_command
@@ -30,7 +30,7 @@ def undo(
 
     Exit code 0: everything was undone; 5: RESIDUE; 4: it waits for an operator; 9: refused.
     """
-    why = required_text(reason, "--reason", "an undo is recorded with its reason")
+    why = required_reason(reason, "an undo is recorded with its reason")
 
     async def run(locator: Locator, settings: Settings) -> SagaView:
         from saga_cli.wait import wait_for_saga

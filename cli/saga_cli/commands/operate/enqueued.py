@@ -11,7 +11,7 @@ import typer
 from saga_cli.context import load_settings
 from saga_cli.exit_codes import DONE
 from saga_cli.output import echo, print_document, print_list, print_table
-from saga_cli.shared_options import Operator, operator_name, required_text
+from saga_cli.shared_options import Operator, operator_name, required_reason
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
 
@@ -122,7 +122,7 @@ def drop_command(
     """Never deliver this row. It is kept for a week, in which `retry` still delivers it."""
     from saga_workers.enqueued.row_decisions import drop_row
 
-    why = required_text(reason, "--reason", "it is kept with the row")
+    why = required_reason(reason, "it is kept with the row")
     by = operator_name(as_) or getpass.getuser()
     message = asyncio.run(drop_row(load_settings(), connection, row, reason=why, who=by))
     print_document({"row": row, "decision": "drop", "message": message}, human=lambda: echo(message))

@@ -10,7 +10,7 @@ import typer
 from saga_cli.context import load_settings
 from saga_cli.exit_codes import DONE, FAILED
 from saga_cli.output import echo, print_document, print_table
-from saga_cli.shared_options import Operator, operator_name, parse_duration_option, required_text, start_logging
+from saga_cli.shared_options import Operator, operator_name, parse_duration_option, required_reason, start_logging
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _decide(
     from saga_cli.command_loop import run_command
     from saga_workers.relay.event_decisions import decide_in_any_outbox
 
-    why = required_text(reason, "--reason", "it is recorded with the event")
+    why = required_reason(reason, "it is recorded with the event")
     by = operator_name(as_) or getpass.getuser()
     event, decision = (release, "release") if release is not None else (drop, "drop")
     message = run_command(decide_in_any_outbox(settings, connection, str(event), decision, reason=why, who=by))

@@ -9,7 +9,7 @@ import typer
 
 from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document, warn, write_page
-from saga_cli.shared_options import Operator, operator_name, required_text
+from saga_cli.shared_options import Operator, operator_name, required_reason
 from sagas.errors import SagaError, UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def show(
         from saga_workers.privacy import require_record
 
         require_record(load_settings(), "--reveal")
-        reason = required_text(reason, "--reason", "a look at hidden values is recorded with its reason")
+        reason = required_reason(reason, "a look at hidden values is recorded with its reason")
     from saga_cli.render.saga_view import print_view, view_page
     from saga_workers.stuck.stuck_view import read_view_with_stuck
     from saga_workers.views.accesses import with_accesses
