@@ -11,9 +11,9 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-from saga_spark.row_fingerprint import quote_name
 from sagas.errors import UsageError, did_you_mean
 from sagas.text.exact_numbers import is_exact_double, is_exact_single
+from sagas.text.sql_names import backquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -42,7 +42,7 @@ def filter_condition(where: str | Mapping[str, Any] | None, schema: StructType, 
             raise UsageError(f"{what} names the column {name}, which does not exist{did_you_mean(name, tuple(types))}")
         values = value if isinstance(value, list) else [value]
         equal = has_value(name, types[name], values, what)
-        combined &= equal | F.col(quote_name(name)).isNull() if None in values else equal
+        combined &= equal | F.col(backquoted(name)).isNull() if None in values else equal
     return combined
 
 
@@ -54,7 +54,7 @@ def has_value(name: str, kind: DataType, values: Sequence[Any], what: str) -> Co
     from pyspark.sql import functions as F
 
     exact = exact_values(name, kind, values, what)
-    return F.col(quote_name(name)).isin([_literal(kind, value) for value in exact])
+    return F.col(backquoted(name)).isin([_literal(kind, value) for value in exact])
 
 
 def exact_values(name: str, kind: DataType, values: Sequence[Any], what: str) -> list[Any]:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from sagas.text.sql_names import backquoted
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, DecimalType, StructType
@@ -119,7 +121,7 @@ def row_words(schema: StructType, columns: Sequence[str] | None = None) -> tuple
     firsts: list[str] = []
     seconds: list[str] = []
     for index, field in enumerate(fields):
-        parts = _canonical(quote_name(field.name), field.dataType)
+        parts = _canonical(backquoted(field.name), field.dataType)
         first_word = _hash(*parts)  # 42 for a null
         second_word = first_word if fits_one_word(field.dataType) else _hash(f"{SECOND_WORD_SALT}L", *parts)
         for words, word, angle in zip((firsts, seconds), (first_word, second_word), rotations(index), strict=True):
@@ -153,11 +155,6 @@ def key_bucket(schema: StructType, key: Sequence[str], buckets: int) -> Column:
     from pyspark.sql import functions as F
 
     return F.expr(f"cast(pmod({row_words(schema, key)[0]}, {buckets}) as int)")
-
-
-def quote_name(name: str) -> str:
-    """A column name quoted for Spark's parser, so that a dot in it does not mean a field."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _hash(*parts: str) -> str:

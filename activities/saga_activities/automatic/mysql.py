@@ -17,6 +17,7 @@ from saga_activities.guard.sql_session import Row, SqlSession
 from saga_activities.session_settings import SQL_MODE
 from sagas.sql_text.restoring_script import RESTORING_SQL_MODE
 from sagas.sql_text.row_changes import ChangeKind, NotImageable, TableMissing
+from sagas.text.sql_names import backquoted
 
 _TABLE = """
 SELECT table_schema AS table_schema_, table_name AS table_name_, table_type AS kind, engine AS engine_,
@@ -122,17 +123,17 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
     if await sql.one_or_none(_MAY_SEE_REFERENCES, {"schema": where["schema"]}) is None:
         obstacles.append(
             f"the user of the connection cannot see which tables refer to {shown} and would lose rows with it;"
-            f" grant it TRIGGER on {quote(where['schema'])}.*"
+            f" grant it TRIGGER on {backquoted(where['schema'])}.*"
         )
     return TableShape(
         name=shown,
-        quoted=f"{quote(where['schema'])}.{quote(where['name'])}",
+        quoted=f"{backquoted(where['schema'])}.{backquoted(where['name'])}",
         key=tuple(keys.get("PRIMARY", ())),
         columns=tuple(_column(row) for row in columns if not row["generated"]),
         references=tuple(_references(await sql.all(_REFERENCES, where))),
         unique_keys=tuple(tuple(key) for key in keys.values()),
         obstacles=tuple(obstacles),
-        lock_table="saga_row_lock" if table["own"] else f"{quote(where['schema'])}.saga_row_lock",
+        lock_table="saga_row_lock" if table["own"] else f"{backquoted(where['schema'])}.saga_row_lock",
         insert_obstacle=None if "mariadb" in table["version_"].lower() else _NO_KEYS,
     )
 
@@ -166,7 +167,7 @@ _WEIGHTS = 18
 
 
 def _column(row: Row) -> Column:
-    quoted, kind = quote(row["name"]), row["type"].lower()
+    quoted, kind = backquoted(row["name"]), row["type"].lower()
     rewritten = "on update" in row["extra_"].lower()
     # Zeros in front of a number are a way to show it, which a migration may change.
     number = f"{quoted} + 0" if "zerofill" in row["column_type_"].lower() else quoted
@@ -315,7 +316,7 @@ def _references(rows: Iterable[Row]) -> Iterator[ForeignKey]:
 async def open_references(sql: SqlSession, table: TableShape, condition: str, values: Mapping[str, object]) -> None:
     """Set the foreign keys of some rows to NULL: InnoDB refuses to delete a row that refers to itself."""
     schema, _, name = table.name.partition(".")
-    columns = [quote(row["name"]) for row in await sql.all(_NULLABLE_REFERENCES, {"schema": schema, "name": name})]
+    columns = [backquoted(row["name"]) for row in await sql.all(_NULLABLE_REFERENCES, {"schema": schema, "name": name})]
     if columns:
         assignments = ", ".join(f"{column} = NULL" for column in columns)
         await sql.run(f"UPDATE {table.quoted} SET {assignments} WHERE {condition}", values)
@@ -343,7 +344,3 @@ async def check_rights(sql: SqlSession, shape: TableShape, kind: ChangeKind) -> 
             " connection"
         ) from error
     await sql.control("DEALLOCATE PREPARE saga_undo")
-
-
-def quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -17,7 +17,7 @@ from saga_activities.automatic.table_shape import (
 from saga_activities.automatic.user_types import PARTS_OF_TYPE, check_parts, type_name
 from saga_activities.guard.sql_session import SqlSession
 from sagas.sql_text.row_changes import NotImageable, RowChange, TableMissing
-from sagas.text.sql_names import sql_name as quote
+from sagas.text.sql_names import sql_name
 
 BASE_OF_TYPE = """(WITH RECURSIVE base AS (SELECT t.* UNION ALL
           SELECT d.* FROM base JOIN pg_type d ON d.oid = base.typbasetype WHERE base.typtype = 'd')
@@ -196,7 +196,7 @@ async def read_shape(sql: SqlSession, written: str) -> TableShape:
 
 
 def _column(fields: Any) -> Column:
-    quoted, base, kind = quote(fields["name"]), fields["base"], fields["type"]
+    quoted, base, kind = sql_name(fields["name"]), fields["base"], fields["type"]
     read, write = whole_text(base, quoted), f"CAST(CAST({{}} AS text) AS {kind})"
     if base in _NAMES_OF_OBJECTS:
         write = f"CAST(CAST({{}} AS oid) AS {kind})"
@@ -241,7 +241,7 @@ def needs_hash(expression: str) -> bool:
 
 
 def _quoted(row: Any) -> str:
-    return f"{quote(row['schema'])}.{quote(row['name'])}"
+    return f"{sql_name(row['schema'])}.{sql_name(row['name'])}"
 
 
 def _not_insertable(row: Any, name: str) -> str | None:
@@ -264,7 +264,7 @@ def _lock_table(row: Any, name: str) -> tuple[str, list[str]]:
             f"{name} is in a schema without a table saga_row_lock, and those of {' and '.join(sorted(locks))} do not"
             f" see each other's locks; run `saga setup` with a connection to the schema {row['schema']}"
         ]
-    other = f"{quote(row['schema'])}.saga_row_lock"
+    other = f"{sql_name(row['schema'])}.saga_row_lock"
     if not locks[row["schema"]]:
         return other, [
             f"the locks of the rows of {name} are in {row['schema']}.saga_row_lock, for which the user of the"

@@ -23,6 +23,7 @@ from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.sql_session import SqlSession
 from sagas.sql_text.restoring_script import CHANGED_SINCE, RESTORING_SQL_MODE
 from sagas.text.printable import printable_line
+from sagas.text.sql_names import sql_text
 
 MAX_TRIALS = 300
 """Most trials of statements for single columns. Rows that cannot be restored are usually in the way of others."""
@@ -315,7 +316,7 @@ def _positional_text(column: Column, text: str, composites: Mapping[str, Sequenc
 
 def _postgresql_text(text: str) -> str:
     if _is_portable(text):
-        return _quoted(text)
+        return sql_text(text)
     escaped = "".join(
         character if _is_portable(character) and character != "'" else _postgresql_escape(character)
         for character in text
@@ -331,7 +332,7 @@ def _postgresql_escape(character: str) -> str:
 
 def _mysql_text(text: str) -> str:
     if _is_portable(text):
-        return _quoted(text)
+        return sql_text(text)
     return f"CONVERT(X'{text.encode().hex().upper()}' USING utf8mb4)"
 
 
@@ -346,7 +347,7 @@ def _sqlite_literal(stored: str) -> str:
             text = value.decode()
         except UnicodeDecodeError:
             text = "\0"
-        return _quoted(text) if _is_plain(text) else f"CAST(X'{value.hex().upper()}' AS TEXT)"
+        return sql_text(text) if _is_plain(text) else f"CAST(X'{value.hex().upper()}' AS TEXT)"
     return str(value)
 
 
@@ -358,7 +359,3 @@ def _is_portable(text: str) -> bool:
 def _is_plain(text: str) -> bool:
     """True for text that can be shown and pasted as it is."""
     return text == printable_line(text)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -9,6 +9,7 @@ from saga_activities.automatic.table_shape import Column, ForeignKey, TableShape
 from saga_activities.guard.sql_session import Row, SqlSession
 from sagas.sql_text.row_changes import NotImageable, TableMissing
 from sagas.sql_text.tokens import split_tokens
+from sagas.text.sql_names import sql_name
 
 _TABLE = "SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(:name)"
 _COLUMNS = "SELECT name, type, pk, hidden FROM pragma_table_xinfo(:name) ORDER BY cid"
@@ -61,7 +62,7 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
     ]
     return TableShape(
         name=table["name"],
-        quoted=f"main.{quote(table['name'])}",
+        quoted=f"main.{sql_name(table['name'])}",
         key=tuple(row["name"] for row in key),
         columns=tuple(
             _column(row["name"], row["type"], collations.get(row["name"], "BINARY"))
@@ -79,7 +80,7 @@ _FOLDED = {"BINARY": "{}", "NOCASE": "lower({})", "RTRIM": "rtrim({}, ' ')"}
 
 
 def _column(name: str, kind: str, collation: str) -> Column:
-    quoted = quote(name)
+    quoted = sql_name(name)
     folded = _FOLDED.get(collation)
     # A whole number is equal to the same floating-point number.
     canonical = folded and (
@@ -171,7 +172,3 @@ def shown_value(text: str | None) -> str:
         case "text":
             return bytes.fromhex(text_of_value).decode("utf-8", "replace")
     return text_of_value
-
-
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

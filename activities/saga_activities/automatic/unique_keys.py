@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from saga_activities.automatic import mysql
 from saga_activities.automatic.table_access import Image, TableAccess
 from saga_activities.automatic.table_shape import TableShape
 from saga_activities.guard.sql_session import SqlSession
 from sagas.sql_text.row_changes import NotImageable
+from sagas.text.sql_names import backquoted
 
 _POSTGRESQL = """
 SELECT (SELECT pg_catalog.json_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY
@@ -61,7 +61,7 @@ class ConflictKey:
         """The SQL of each column and of its value in a row to insert; None if no row can have the same key."""
         expressions: dict[str, str] = {}
         for name, length, has_default in self.columns:
-            column, value = mysql.quote(name), values.get(name, "default")
+            column, value = backquoted(name), values.get(name, "default")
             if value.lower() == "default":
                 if not has_default:
                     return None  # NULL, or the next number

@@ -13,6 +13,7 @@ from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.parked_rows_view import ParkedOutputView
 from sagas.protocol.saga_view import EntryOperation
+from sagas.text.sql_names import sql_text
 
 
 def output_fields(entry: Entry, operation: Operation) -> dict[str, Any]:
@@ -61,8 +62,7 @@ def _reported(entry: Entry, operation: Operation) -> Mapping[str, Any] | None:
 
 
 def _ledger_query(run: SagaRun, entry: Entry) -> str:
-    saga_id, step = (text.replace("'", "''") for text in (run.saga_id, entry.id))
     return (
         "SELECT output, place, state, published, manifest FROM saga_output"  # noqa: S608 - shown, not run
-        f" WHERE saga_id = '{saga_id}' AND step = '{step}' AND generation = {entry.generation};"
+        f" WHERE saga_id = {sql_text(run.saga_id)} AND step = {sql_text(entry.id)} AND generation = {entry.generation};"
     )

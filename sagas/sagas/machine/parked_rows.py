@@ -13,6 +13,7 @@ from sagas.protocol.outcomes import Outcome
 from sagas.protocol.parked_rows_view import ParkedRowView
 from sagas.sql_text.restoring_script import restoring_script
 from sagas.text.shortening import counted
+from sagas.text.sql_names import sql_text
 
 
 def row_fields(run: SagaRun, entry: Entry, operation: Operation) -> dict[str, Any]:
@@ -47,11 +48,11 @@ def row_names(details: Mapping[str, Any]) -> list[str]:
 
 def images_query(run: SagaRun, entry: Entry) -> str:
     """SQL that reads the images of all rows that the step, or its nested saga, has changed."""
-    saga_id, step = (text.replace("'", "''") for text in (run.saga_id, entry.id))
-    changes = f"saga_id = '{saga_id}' AND step = '{step}' AND generation = {entry.generation}"
+    saga_id, step = sql_text(run.saga_id), sql_text(entry.id)
+    changes = f"saga_id = {saga_id} AND step = {step} AND generation = {entry.generation}"
     if has_nested_undo(run, entry):
-        child = child_saga_id(run, entry).replace("'", "''")
-        changes = f"(saga_id = '{child}' OR substr(saga_id, 1, {len(child) + 1}) = '{child}/')"
+        child = child_saga_id(run, entry)
+        changes = f"(saga_id = {sql_text(child)} OR substr(saga_id, 1, {len(child) + 1}) = {sql_text(f'{child}/')})"
     return (
         "SELECT table_name, row_key, before_image, after_image FROM saga_image"  # noqa: S608 - shown, not run
         f" WHERE {changes} AND sequence <> 0 ORDER BY created_at, sequence;"

@@ -20,10 +20,10 @@ from saga_spark.job_errors import first_line
 from saga_spark.manifest import Manifest, ManifestMetric, has_exact_sum
 from saga_spark.reconcile.comparison import compare_tables
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
-from saga_spark.row_fingerprint import quote_name
 from sagas.errors import UsageError
 from sagas.text.exact_json import decode_json
 from sagas.text.shortening import counted
+from sagas.text.sql_names import backquoted
 
 CheckStatus = Literal["pass", "warn", "fail"]
 
@@ -95,7 +95,7 @@ def violation_condition(check: Check, frame: DataFrame, part: str = "") -> Colum
     """A condition that is true for the rows of ``frame`` that violate the check (for its column ``part``)."""
     match check.kind:
         case "not_null":
-            broken = F.col(quote_name(part)).isNull()
+            broken = F.col(backquoted(part)).isNull()
         case "accepted_values":
             broken = ~_is_accepted(check, frame)
         case "expression":
@@ -121,7 +121,7 @@ def _check_metrics(check: Check, frame: DataFrame) -> Iterator[tuple[str, Column
             if check.where is not None:
                 yield metric_name(check), F.count_if(_row_filter(check, frame))
         case "sum":
-            number = exact_number(F.col(quote_name(check.spec["column"])), check, frame)
+            number = exact_number(F.col(backquoted(check.spec["column"])), check, frame)
             yield metric_name(check), F.sum(F.when(_row_filter(check, frame), number)).cast("string")
         case _:
             for part in checked_columns(check):
@@ -156,7 +156,7 @@ def _is_accepted(check: Check, frame: DataFrame) -> Column:
     """Return whether the value is in the list; null if it is null. Numbers compare by value: 1.5 equals 1.50."""
     name = check.spec["column"]
     accepted = has_value(name, _column_type(check, frame), check.spec["values"], f"the check {check.name}")
-    return F.when(F.col(quote_name(name)).isNotNull(), accepted)
+    return F.when(F.col(backquoted(name)).isNotNull(), accepted)
 
 
 def _column_type(check: Check, frame: DataFrame) -> T.DataType:
@@ -345,7 +345,7 @@ def sample_rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 def _check_unique(check: Check, frame: DataFrame) -> CheckResult:
     """Rows with a null in the columns are ignored, as in SQL's UNIQUE; `not_null` covers them."""
-    columns = [quote_name(name) for name in as_names(check.spec)]
+    columns = [backquoted(name) for name in as_names(check.spec)]
     _require_columns(check, frame, as_names(check.spec))
     present = reduce(lambda condition, other: condition & other, (F.col(name).isNotNull() for name in columns))
     duplicates = (
@@ -370,9 +370,9 @@ def _check_relationships(check: Check, frame: DataFrame, other: DataFrame) -> Ch
     column, field = check.spec["column"], check.spec["field"]
     _require_columns(check, frame, (column,))
     _require_columns(check, other, (field,), "the other side")
-    existing = other.select(F.col(quote_name(field)).alias(KNOWN_VALUES)).distinct()
-    own = frame.where(_row_filter(check, frame) & F.col(quote_name(column)).isNotNull())
-    orphans = own.join(existing, F.col(quote_name(column)) == F.col(KNOWN_VALUES), "left_anti")
+    existing = other.select(F.col(backquoted(field)).alias(KNOWN_VALUES)).distinct()
+    own = frame.where(_row_filter(check, frame) & F.col(backquoted(column)).isNotNull())
+    orphans = own.join(existing, F.col(backquoted(column)) == F.col(KNOWN_VALUES), "left_anti")
     count = orphans.count()
     if not count:
         return CheckResult(check, False, f"every {column} exists on the other side")
@@ -388,7 +388,7 @@ def _check_sql(
     params: Mapping[str, Any],
 ) -> CheckResult:
     for name, table in {**inputs, **frames, "output": frame}.items():
-        table.createOrReplaceTempView(quote_name(name))
+        table.createOrReplaceTempView(backquoted(name))
     violations = run_sql(frame.sparkSession, check.spec, params)
     count = violations.count()
     if not count:

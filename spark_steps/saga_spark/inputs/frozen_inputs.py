@@ -12,7 +12,6 @@ from saga_spark.column_values import filter_condition
 from saga_spark.inputs.parquet_input import freeze_files
 from saga_spark.inputs.postgresql_input import DatabaseInput, extract_database_inputs
 from saga_spark.job_errors import JobFailed
-from saga_spark.row_fingerprint import quote_name
 from saga_spark.runner.task_context import TaskContext
 from saga_spark.sinks.parquet.parquet_pointer import CURRENT, read_pointer
 from saga_spark.storage import (
@@ -27,6 +26,7 @@ from saga_spark.storage import (
 )
 from sagas.errors import UsageError, did_you_mean
 from sagas.text.exact_json import encode_json
+from sagas.text.sql_names import backquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,5 +185,5 @@ def open_frozen_input(spark: SparkSession, frozen: Mapping[str, Any], label: str
         for name in frozen["columns"]:
             if name not in frame.columns:
                 raise UsageError(f"{label} has no column {name}{did_you_mean(name, tuple(frame.columns))}")
-        frame = frame.select(*(quote_name(name) for name in frozen["columns"]))
+        frame = frame.select(*(backquoted(name) for name in frozen["columns"]))
     return frame

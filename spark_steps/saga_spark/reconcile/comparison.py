@@ -23,7 +23,6 @@ from saga_spark.row_fingerprint import (
     combine,
     fingerprint_aggregates,
     key_bucket,
-    quote_name,
     read_fingerprint,
     row_hash,
     row_words,
@@ -32,6 +31,7 @@ from saga_spark.row_fingerprint import (
 from saga_spark.runner.task_context import TaskContext
 from sagas.errors import UsageError, did_you_mean
 from sagas.text.shortening import counted
+from sagas.text.sql_names import backquoted
 
 HASH_HALVES = ("low1", "high1", "low2", "high2")
 
@@ -281,7 +281,7 @@ def align_sides(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> Alig
         columns += [(f"v{index}", name) for index, name in enumerate(compare)]
         return frame.select(
             *(
-                _cast(F.col(quote_name(name)), frame.schema[name].dataType, types[name], name).alias(to)
+                _cast(F.col(backquoted(name)), frame.schema[name].dataType, types[name], name).alias(to)
                 for to, name in columns
             )
         )

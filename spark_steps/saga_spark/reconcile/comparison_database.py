@@ -31,6 +31,7 @@ from saga_spark.reconcile.findings import Finding
 from saga_spark.reconcile.topic_extract import RECORD_SCHEMA, RECORDS_FILE
 from sagas.settings.reconcile import EffectTable
 from sagas.text.exact_json import decode_json
+from sagas.text.sql_names import sql_text
 
 MEMORY_LIMIT = "512MiB"
 """The memory that DuckDB may use; the process with Python and Arrow then stays below 1 GiB."""
@@ -169,7 +170,7 @@ def with_saga(rows: str) -> str:
 
 def sql_constant(value: str | float) -> str:
     """A constant in SQL."""
-    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else f"{float(value)!r}::DOUBLE"
+    return sql_text(value) if isinstance(value, str) else f"{float(value)!r}::DOUBLE"
 
 
 def members(values: Sequence[str]) -> str:

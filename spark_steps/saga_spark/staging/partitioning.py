@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from saga_spark.job.job_spec import Output
-from saga_spark.row_fingerprint import quote_name
 from saga_spark.settings import SparkSettings
 from sagas.errors import UsageError, did_you_mean
+from sagas.text.sql_names import backquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -45,7 +45,7 @@ def partition_key(output: Output, schema: StructType, settings: SparkSettings) -
         if name not in types:
             hint = did_you_mean(name, tuple(types))
             raise UsageError(f"the output {output.name} is partitioned by {name}, but has no such column{hint}")
-        key = _transformed(F.col(quote_name(name)), types[name], transform)
+        key = _transformed(F.col(backquoted(name)), types[name], transform)
         if key is None:
             raise UsageError(
                 f"the table {output.destination} is partitioned by {transform}({name}), which a spark step cannot "

@@ -13,7 +13,6 @@ from saga_spark.job.job_execution import check_sources_unchanged, job_label, run
 from saga_spark.job.job_spec import Check, Job, Output
 from saga_spark.job_errors import JobFailed, to_job_error
 from saga_spark.manifest import Manifest, StagedFile
-from saga_spark.row_fingerprint import quote_name
 from saga_spark.runner.runner_protocol import TaskCancelled
 from saga_spark.runner.task_context import TaskContext
 from saga_spark.session_conf import apply_conf, changed_conf, in_utc
@@ -34,6 +33,7 @@ from saga_spark.storage import (
 from sagas.builtins.spark import FIXED_CONF, SESSION_ZONE
 from sagas.errors import InfrastructureError, UsageError
 from sagas.text.shortening import counted
+from sagas.text.sql_names import backquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -209,7 +209,7 @@ def _null_counts(
     without_statistics = [name for name in metrics.footer_columns if name not in counts]
     if without_statistics:
         frame = context.spark.read.schema(schema).parquet(*(spark_read_path(file.uri) for file in files))
-        row = frame.agg(*(F.count_if(F.col(quote_name(name)).isNull()) for name in without_statistics)).first()
+        row = frame.agg(*(F.count_if(F.col(backquoted(name)).isNull()) for name in without_statistics)).first()
         assert row is not None
         counts |= zip(without_statistics, row, strict=True)
     return counts

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from saga_spark.manifest import MAX_SUM_PRECISION, ManifestColumn, ManifestMetric, StagedFile
-from saga_spark.row_fingerprint import Fingerprint, fingerprint_aggregates, quote_name, read_fingerprint, row_words
+from saga_spark.row_fingerprint import Fingerprint, fingerprint_aggregates, read_fingerprint, row_words
 from saga_spark.session_conf import changed_conf
 from saga_spark.staging.parquet_metrics import FileMetrics, count_files
 from saga_spark.storage import local_path
+from sagas.text.sql_names import backquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -98,7 +99,7 @@ class WriteMetrics:
 
         expressions = fingerprint_aggregates(row_words(self._schema), "hash_", wrapping=wrapping)
         for index, field in enumerate(self._schema.fields):
-            column = F.col(quote_name(field.name))
+            column = F.col(backquoted(field.name))
             if field.name not in self.footer_columns:
                 expressions.append(F.count(column).alias(f"values_{index}"))
             expressions += [

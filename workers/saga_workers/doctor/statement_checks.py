@@ -27,6 +27,7 @@ from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.sql_statements import parse_guarded
 from sagas.sql_text.tokens import RefusedStatement
 from sagas.text.shortening import join_names
+from sagas.text.sql_names import sql_name
 
 CHECK = "statements"
 _TIMEOUT = 30.0
@@ -118,11 +119,11 @@ def _reads(draft: SagaDraft, owner: str, connection: str, source: WrittenInput) 
     for at, (name, place) in enumerate(source.columns):
         places.append((len(text), place))
         of_where = "" if isinstance(place, YamlNode) else f" as saga_where_{at}"  # which may also be a listed column
-        text += f"{_quoted(name)}{of_where}, "
+        text += f"{sql_name(name)}{of_where}, "
     text = (text.removesuffix(", ") if source.columns else f"{text}*") + " from "
     node = source.fields["table" if query is None else "query"]
     places.append((len(text), node if query is None else None))
-    text += f"(\n{query}\n) as input" if table is None else ".".join(map(_quoted, table.split(".")))
+    text += f"(\n{query}\n) as input" if table is None else ".".join(map(sql_name, table.split(".")))
     for number, (name, values, place) in enumerate(source.conditions):
         text += " and " if number else " where "
         places.append((len(text), place))
@@ -132,10 +133,6 @@ def _reads(draft: SagaDraft, owner: str, connection: str, source: WrittenInput) 
     except RefusedStatement:
         return  # the mistake in the query is reported with the definitions
     yield _Statement(draft.file, owner, connection, node, parsed, is_own=False, takes_literals=True, places=(*places,))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _texts(written: WrittenSql) -> Iterator[tuple[YamlNode, str, bool]]:
@@ -150,7 +147,7 @@ def _texts(written: WrittenSql) -> Iterator[tuple[YamlNode, str, bool]]:
         if query is not None:
             yield node, _filtered(f"(\n{query.value}\n) as input", node.value), False
         elif table is not None and "${{" not in str(table.value):
-            yield node, _filtered(".".join(map(_quoted, str(table.value).split("."))), node.value), False
+            yield node, _filtered(".".join(map(sql_name, str(table.value).split("."))), node.value), False
 
 
 def _filtered(source: str, where: str) -> str:

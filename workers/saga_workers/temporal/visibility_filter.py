@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from sagas.errors import UsageError
 from sagas.text.printable import printable_line
 from sagas.text.shortening import shorten
+from sagas.text.sql_names import sql_text
 
 CLOCKS_DIFFER = timedelta(minutes=1)
 """The most by which the clock of this machine is believed to be behind that of the server."""
@@ -31,7 +32,7 @@ def quote(text: str) -> str:
     """The literal of a text in a list filter. Raises ValueError if it has none."""
     if not has_literal(text):
         raise ValueError(f"Temporal has no literal for {text!r}")
-    return "'" + text.replace("'", "''") + "'"
+    return sql_text(text)
 
 
 def literal_value(match: re.Match[str], first: int = 1) -> str:

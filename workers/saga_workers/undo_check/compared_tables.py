@@ -11,8 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_activities.automatic.postgresql import BASE_OF_TYPE, UNHASHABLE, equal_text, needs_hash, whole_text
 from saga_activities.engine_tables import ENGINE_TABLES
-from saga_workers.undo_check.mysql_names import backquoted
-from sagas.text.sql_names import sql_name
+from sagas.text.sql_names import backquoted, sql_name
 
 LARGE_OBJECTS = "pg_largeobject"
 

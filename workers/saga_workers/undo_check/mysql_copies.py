@@ -21,11 +21,12 @@ from saga_activities.session_settings import session_arguments
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.process_identity import is_of_this_machine, owner_is_dead, process_identity
 from saga_workers.runtime.schema_file import schema_text, split_statements
-from saga_workers.undo_check.mysql_names import ServerNames, backquoted
+from saga_workers.undo_check.mysql_names import ServerNames
 from saga_workers.undo_check.mysql_objects import OWNER_TABLE, NotCopied, ObjectCopier
 from sagas.errors import SagaError, UsageError
 from sagas.settings import SqlConnection
 from sagas.sql_text.tokens import RefusedStatement
+from sagas.text.sql_names import backquoted
 
 PREFIX = "saga_verify_undo_"
 """The beginning of the names of all copies."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sagas.sql_text.tokens import INSIGNIFICANT, SqlToken, split_tokens
+from sagas.text.sql_names import backquoted
 
 _NAMES = """
     SELECT schema_name AS place, NULL AS name FROM information_schema.schemata
@@ -93,11 +94,6 @@ class ServerNames:
 
     def _folded(self, name: str) -> str:
         return name.lower() if self.ignores_case else name
-
-
-def backquoted(name: str) -> str:
-    """A name as MySQL and MariaDB quote it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _qualifiers(text: str) -> Iterator[_Qualifier]:

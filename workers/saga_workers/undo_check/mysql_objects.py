@@ -12,8 +12,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_workers.runtime.database_access import driver_message
-from saga_workers.undo_check.mysql_names import ServerNames, backquoted
+from saga_workers.undo_check.mysql_names import ServerNames
 from sagas.errors import UsageError
+from sagas.text.sql_names import backquoted
 
 OWNER_TABLE = "saga_verify_undo_owner"
 """The table of a copy whose comment names the process that has made it; it is in no other copy of that copy."""

@@ -32,7 +32,7 @@ from saga_workers.runtime.process_identity import is_of_this_machine, owner_is_d
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, SqlConnection
 from sagas.text.shortening import join_names
-from sagas.text.sql_names import sql_name
+from sagas.text.sql_names import sql_name, sql_text
 
 PREFIX = "saga_verify_undo_"
 """The beginning of the names of all copies."""
@@ -169,8 +169,8 @@ class PostgresqlCopies:
             async with _session(self._url.set(database=base)) as session:
                 await self._require_trusted_owners(session)  # of what was made since
         else:
-            locale = f"LC_COLLATE {_literal(collation)} LC_CTYPE {_literal(characters)}"
-            await self._create(base, f"TEMPLATE template0 ENCODING {_literal(encoding)} {locale}")
+            locale = f"LC_COLLATE {sql_text(collation)} LC_CTYPE {sql_text(characters)}"
+            await self._create(base, f"TEMPLATE template0 ENCODING {sql_text(encoding)} {locale}")
             async with _session(self._url) as session:
                 await session.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 await self._require_trusted_owners(session)  # of what is dumped: it may be newer
@@ -204,14 +204,14 @@ class PostgresqlCopies:
         async with self._administrator.connect() as session:
             # Before CONNECT is revoked anybody could open a session in it, and keep that.
             await session.exec_driver_sql(_plain(f"CREATE DATABASE {quoted}{owner} {source} ALLOW_CONNECTIONS false"))
-            owner_mark = _literal(f"{_MARK}{process_identity()}")
+            owner_mark = sql_text(f"{_MARK}{process_identity()}")
             await session.exec_driver_sql(_plain(f"COMMENT ON DATABASE {quoted} IS {owner_mark}"))
             await session.exec_driver_sql(f"REVOKE CONNECT ON DATABASE {quoted} FROM PUBLIC")
             for role in self._other_roles:
                 await session.exec_driver_sql(_plain(f"GRANT CONNECT ON DATABASE {quoted} TO {sql_name(role)}"))
             for setting in self._settings:
                 key, _, value = setting.partition("=")
-                shown = (value or "''") if key in _LISTS else _literal(value)
+                shown = (value or "''") if key in _LISTS else sql_text(value)
                 await session.exec_driver_sql(_plain(f"ALTER DATABASE {quoted} SET {key} TO {shown}"))
             await session.exec_driver_sql(_plain(f"ALTER DATABASE {quoted} ALLOW_CONNECTIONS true"))
         await self._require_copy(name)
@@ -262,7 +262,7 @@ class PostgresqlCopies:
         if gids:
             async with _session(self._administrator.url.set(database=name)) as session:
                 for gid in gids:
-                    await session.exec_driver_sql(_plain(f"ROLLBACK PREPARED {_literal(gid)}"))
+                    await session.exec_driver_sql(_plain(f"ROLLBACK PREPARED {sql_text(gid)}"))
         async with self._administrator.connect() as session:
             await session.exec_driver_sql(f"DROP DATABASE IF EXISTS {sql_name(name)} WITH (FORCE)")
 
@@ -354,10 +354,6 @@ def _libpq(url: URL) -> tuple[str, dict[str, str]]:
     written = address.render_as_string().replace("+", "%20")  # libpq takes a plus sign in a parameter literally
     password = {"PGPASSWORD": str(url.password)} if url.password else {}
     return written, {**os.environ, **password}
-
-
-def _literal(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _plain(statement: str) -> str:

@@ -11,8 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_activities.engine_tables import ENGINE_TABLES
 from saga_workers.undo_check.compared_tables import HiddenPlace, SearchPath
-from saga_workers.undo_check.mysql_names import backquoted
-from sagas.text.sql_names import sql_name
+from sagas.text.sql_names import backquoted, sql_name
 
 
 @dataclass(frozen=True, slots=True)

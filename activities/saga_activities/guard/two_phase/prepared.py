@@ -15,6 +15,7 @@ from saga_activities.guard.tables import now_sql
 from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.mysql import recover
 from saga_activities.guard.two_phase.transaction_id import XA_FORMAT, TransactionId
+from sagas.text.sql_names import sql_text
 
 _PREPARED = text(
     "SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::double precision AS age,"
@@ -129,7 +130,7 @@ async def _list_postgresql(connection: AsyncConnection) -> list[PreparedTransact
             entries.get(row.gid) if row.is_own else None,
             row.age,
             tuple(locks.get(row.transaction, ())),
-            "ROLLBACK PREPARED '{}'".format(row.gid.replace("'", "''")),
+            f"ROLLBACK PREPARED {sql_text(row.gid)}",
             not row.is_own or row.gid not in entries,
         )
         for row in rows
