@@ -1,5 +1,5 @@
-"""Asyncio: waits between the attempts of the engine's own work, work that a cancellation must not interrupt, and the
-end of work that must not outlive its owner."""
+"""Asyncio: waits between the attempts of the engine's own work, waits that an event ends, work that a cancellation must
+not interrupt, and the end of work that must not outlive its owner."""
 
 from __future__ import annotations
 
@@ -78,3 +78,28 @@ async def end_tasks(tasks: Iterable[asyncio.Future[Any]]) -> None:
             task.cancel()
         await asyncio.wait(pending, timeout=_CANCEL_AGAIN)
     await asyncio.gather(*every, return_exceptions=True)
+
+
+async def wait_first(*waits: Awaitable[Any], timeout: float | None = None) -> bool:
+    """Wait until one of these has ended, and cancel the others; False if none has within ``timeout`` seconds.
+
+    What they raise is ignored. A task that is to go on is waited for with ``asyncio.wait({task})``.
+    """
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        ended, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await end_tasks(tasks)
+    return bool(ended)
+
+
+async def run_unless(end: Awaitable[Any], work: Awaitable[T], error: Exception) -> T:
+    """The result of ``work``. As soon as ``end`` has ended, the work is cancelled, and ``error`` raised."""
+    working = asyncio.ensure_future(work)
+    try:
+        await wait_first(end, asyncio.wait({working}))
+        if not working.done():
+            raise error
+        return working.result()
+    finally:
+        await end_tasks([working])

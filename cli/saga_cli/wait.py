@@ -46,7 +46,7 @@ async def follow_saga(locator: Locator, saga_id: str, *, web_ui: str | None) -> 
     from temporalio.client import WorkflowFailureError
     from temporalio.service import RPCError, RPCStatusCode
 
-    from saga_activities.concurrency import Backoff
+    from saga_activities.concurrency import Backoff, end_tasks
     from saga_workers.views.saga_view import read_view, with_blocking_checked
     from sagas.protocol.saga_view import FINAL_STATES
 
@@ -82,8 +82,7 @@ async def follow_saga(locator: Locator, saga_id: str, *, web_ui: str | None) -> 
                 closed.result()
                 await asyncio.sleep(_FIRST_POLL if poll else 0)
     finally:
-        closed.cancel()
-        await asyncio.gather(closed, return_exceptions=True)
+        await end_tasks([closed])
 
 
 ShowViews = Callable[["SagaView", Sequence["SagaView"]], None]

@@ -26,7 +26,7 @@ from saga_activities.attempt_context import (
 from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_activities.circuit_breakers import AdmittedAttempt
-from saga_activities.concurrency import uncancellable
+from saga_activities.concurrency import run_unless, uncancellable
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.input_checks import INPUT_CHECKS, CheckedInputs
@@ -268,16 +268,7 @@ def _within_payload(answer: dict[str, Any]) -> dict[str, Any]:
 
 async def _unless_worker_stops(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
     """Cancel ``work`` when this worker stops, which answers no queries of workflows then: another worker repeats it."""
-    working = asyncio.create_task(work)
-    stopping = asyncio.create_task(activity.wait_for_worker_shutdown())
-    try:
-        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise InfrastructureError("this worker stops")
-        return working.result()
-    finally:
-        stopping.cancel()
-        working.cancel()
+    return await run_unless(activity.wait_for_worker_shutdown(), work, InfrastructureError("this worker stops"))
 
 
 async def _perform_lock_activity(

@@ -8,13 +8,12 @@ So the lease, which keeps the order of rows with equal keys, need not be safe ag
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.concurrency import Backoff, end_tasks
+from saga_activities.concurrency import Backoff, end_tasks, wait_first
 from saga_workers.enqueued.deliveries import DATABASE_ERRORS, Deliveries
 from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
 from saga_workers.enqueued.enqueued_table import WAITING_QUERY, EnqueuedRow, EnqueuedTable
@@ -121,17 +120,10 @@ class Deliverer:
 
     async def _wait_for_rows(self, lost: asyncio.Event) -> None:
         self._set_trouble("")
-        for_rows = self._wakeup.wait(0, WAITING_QUERY)
-        waits = [asyncio.ensure_future(wait) for wait in (self._stop.wait(), lost.wait(), for_rows)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await end_tasks(waits)
+        await wait_first(self._stop.wait(), lost.wait(), self._wakeup.wait(0, WAITING_QUERY))
 
     async def _sleep(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
+        await wait_first(self._stop.wait(), timeout=seconds)
 
     async def _purge_forever(self) -> None:
         while True:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from saga_activities.concurrency import Backoff, end_tasks
+from saga_activities.concurrency import Backoff, end_tasks, wait_first
 from saga_workers.enqueued.enqueued_table import EnqueuedHead, EnqueuedRow, EnqueuedTable
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.keyed_executor import KeyedExecutor
@@ -102,11 +102,7 @@ class Deliveries:
 
     async def wait_progress(self, *ends: asyncio.Event) -> None:
         """Wait until a row is done, or for a moment."""
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._progress, *ends)]
-        try:
-            await asyncio.wait(waits, timeout=_POLL_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await end_tasks(waits)
+        await wait_first(*(event.wait() for event in (self._progress, *ends)), timeout=_POLL_INTERVAL)
 
     async def _deliver(self, taken: tuple[EnqueuedRow, float]) -> None:
         row, read_at = taken

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from saga_activities.concurrency import end_tasks
 from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_spark.reconcile.findings import MISMATCH_KINDS, Finding, count_text
 from saga_spark.reconcile.output_checks import (
@@ -133,9 +134,7 @@ async def _all_of(*checks: Coroutine[Any, Any, list[Finding]]) -> list[list[Find
     try:
         return await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
 
 def output_record_connection(settings: Settings, spark: SparkSettings) -> SqlConnection | None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from saga_activities.concurrency import wait_first
 from saga_activities.guard.unreadable_rows import ChangedRow
 from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import EventRow
@@ -173,20 +174,12 @@ class Pipeline:
 
     async def _wait_for_events(self) -> bool:
         """Wait for something to publish; False: the shard has to stop."""
-        waits = [
-            asyncio.create_task(wait)
-            for wait in (
-                self._outbox.wakeup.wait(self._shard, self._reader.waiting_query()),
-                self._outbox.stop.wait(),
-                self._lease_lost.wait(),
-            )
-        ]
-        retry = self._outbox.suspended_topics.next_retry(self._reader.set_aside_topics)
-        try:
-            await asyncio.wait(waits, timeout=retry, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await wait_first(
+            self._outbox.wakeup.wait(self._shard, self._reader.waiting_query()),
+            self._outbox.stop.wait(),
+            self._lease_lost.wait(),
+            timeout=self._outbox.suspended_topics.next_retry(self._reader.set_aside_topics),
+        )
         return not self._stopping
 
 

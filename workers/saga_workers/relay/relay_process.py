@@ -15,7 +15,7 @@ from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from saga_activities.concurrency import Backoff, end_tasks
+from saga_activities.concurrency import Backoff, end_tasks, wait_first
 from saga_activities.connections import DatabaseConnections
 from saga_activities.database_clock import time_of
 from saga_activities.kafka.admin import KafkaAdmin
@@ -113,9 +113,8 @@ async def run_relay(
         ]
         serving.append(asyncio.create_task(_deliver(delivering, enqueued, grace.total_seconds())))
         ended = asyncio.ensure_future(asyncio.wait(serving, return_when=asyncio.FIRST_EXCEPTION))
-        stopping = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await wait_first(asyncio.wait({ended}), stop.wait())
             if not ended.done():
                 log.info("stopping: transactions in flight have %d s to complete", int(grace.total_seconds()))
                 await asyncio.wait({ended}, timeout=grace.total_seconds())
@@ -123,7 +122,7 @@ async def run_relay(
                 raise _no_answer(databases.names(), outboxes, grace.total_seconds())
             served = [task.result() for task in serving if task.done()]
         finally:
-            await end_tasks([*serving, ended, stopping])
+            await end_tasks([*serving, ended])
         if not any(served):
             raise UsageError("no connection of the project has an outbox", help="saga setup")
 

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.concurrency import Backoff
+from saga_activities.concurrency import Backoff, wait_first
 from saga_activities.kafka.admin import KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.transactional_producer import KafkaTransactionError
@@ -210,13 +210,7 @@ class Shard:
     async def _sleep(self, seconds: float, lease_lost: asyncio.Event | None = None) -> bool:
         """Sleep, but at most until the relay stops or the lease is lost; False if that cut it short."""
         events = [self._outbox.stop] + ([lease_lost] if lease_lost is not None else [])
-        waits = [asyncio.create_task(event.wait()) for event in events]
-        try:
-            done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        return not done
+        return not await wait_first(*(event.wait() for event in events), timeout=seconds)
 
     async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self._state.calls_kafka = True

@@ -12,6 +12,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_activities.concurrency import wait_first
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.start.saga_starter import SagaStarter
@@ -78,7 +79,6 @@ class RowStarter(ABC):
     async def start_all(self, rows: Sequence[StartRow]) -> None:
         """Start them in their order. Raises RPCError if the server cannot be reached, LedgerUnavailable."""
         rate = RateLimit(self._limits.rate)
-        stopping = asyncio.create_task(self._gate.wait_stopped())
         try:
             async with asyncio.TaskGroup() as group:
                 tasks: list[asyncio.Task[None]] = []
@@ -86,7 +86,7 @@ class RowStarter(ABC):
                     new, others = await self.select_new(part)
                     if others is not None:
                         tasks.append(group.create_task(others))
-                    if new and not await self._wait_for_turn(rate, stopping, len(new)):
+                    if new and not await self._wait_for_turn(rate, len(new)):
                         break
                     if self._gate.stopped:
                         break
@@ -94,15 +94,13 @@ class RowStarter(ABC):
                         self._running += len(new)
                         tasks.append(group.create_task(self._start(new)))
                 if tasks and not self._gate.stopped:
-                    await _wait_for_either(stopping, asyncio.wait(tasks))
+                    await wait_first(self._gate.wait_stopped(), asyncio.wait(tasks))
                 if self._gate.stopped:
                     self.tally.stopped = self._gate.why
                     for task in self._waiting:
                         task.cancel()
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from None  # the others have the same cause
-        finally:
-            stopping.cancel()
 
     @abstractmethod
     def parts(self, rows: Sequence[StartRow], limits: StartLimits) -> Iterable[Sequence[StartRow]]:
@@ -125,11 +123,11 @@ class RowStarter(ABC):
                 self._room.notify_all()
             self.show_progress()
 
-    async def _wait_for_turn(self, rate: RateLimit, stopping: asyncio.Task[None], count: int) -> bool:
+    async def _wait_for_turn(self, rate: RateLimit, count: int) -> bool:
         """Wait for the rate, for room, and for the end of a pause; False if no more may start."""
         gate, tally, limits = self._gate, self.tally, self._limits
         await rate.wait(gate, count)
-        await _wait_for_either(stopping, self._wait_for_room(count, limits.concurrency))
+        await wait_first(gate.wait_stopped(), self._wait_for_room(count, limits.concurrency))
         await gate.wait_open()
         if not gate.stopped and limits.tolerated is not None and tally.failures > limits.tolerated:
             tally.stopped = "failures"
@@ -167,14 +165,6 @@ class RowStarter(ABC):
 def is_unreachable(error: SagaError | RPCError) -> bool:
     """True if no other row could be started either."""
     return isinstance(error, RPCError) and error.status is RPCStatusCode.UNAVAILABLE
-
-
-async def _wait_for_either(stopping: asyncio.Task[Any], other: Coroutine[Any, Any, Any]) -> None:
-    """Wait until one of the two is done; ``other`` is cancelled if it is not needed any more."""
-    waiting = asyncio.ensure_future(other)
-    await asyncio.wait({stopping, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    if not waiting.done():
-        waiting.cancel()
 
 
 async def final_state(locator: Locator, saga_id: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Literal
 
+from saga_activities.concurrency import wait_first
+
 StopReason = Literal["asked", "failures", "cancelled", "taken over"]
 
 
@@ -45,5 +47,4 @@ class StartGate:
     async def sleep(self, seconds: float) -> None:
         """Sleep, but not after it has stopped."""
         if seconds > 0 and not self.stopped:
-            await asyncio.wait({stopping := asyncio.ensure_future(self.wait_stopped())}, timeout=seconds)
-            stopping.cancel()
+            await wait_first(self.wait_stopped(), timeout=seconds)

@@ -15,6 +15,8 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, PollWork
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from saga_activities.concurrency import end_tasks
+
 _PATIENCE = 1.5
 """Seconds until a poll must be listed."""
 
@@ -39,8 +41,7 @@ async def measure_server_clock(client: Client) -> float | None:
     except RPCError:
         return None
     finally:
-        poll.cancel()
-        await asyncio.gather(poll, return_exceptions=True)
+        await end_tasks([poll])
     return pollers[0].last_access_time.ToMicroseconds() / 1e6 - began if pollers else None
 
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from saga_activities.concurrency import Backoff
+from saga_activities.concurrency import Backoff, wait_first
 from saga_activities.kafka import hanging_transactions
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
@@ -104,9 +104,7 @@ class BridgeReader:
         thread = ThreadPoolExecutor(1, self.group)
         running = asyncio.get_running_loop().run_in_executor(thread, self._run_sessions)
         thread.shutdown(wait=False)
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await wait_first(asyncio.wait({running}), stop.wait())
         self._stop.set()
         await asyncio.wait({running}, timeout=grace)
         if running.done():

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+from saga_activities.concurrency import run_unless
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.consumed_record import ConsumedRecord
@@ -167,15 +168,4 @@ def log_careful_attempt(group: str, record: ConsumedRecord, ended: int, max_atte
 
 async def _unless(revoked: asyncio.Event, work: Awaitable[object]) -> None:
     """Wait for ``work``; cancel it and raise ProcessStopping as soon as the partition is given up."""
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(revoked.wait())
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ProcessStopping()
-        working.result()
-    finally:
-        leaving.cancel()
-        if not working.done():
-            working.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await working
+    await run_unless(revoked.wait(), work, ProcessStopping())

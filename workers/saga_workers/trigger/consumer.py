@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from saga_activities.bodies.python_action import jsonable, ordinary_errors
+from saga_activities.concurrency import wait_first
 from saga_activities.conflict_retries import CONFLICT_INTERVALS
 from saga_activities.guard.action_sql import ActionSql, until_return
 from saga_activities.guard.entry_key import MAX_ENTRY, EntryKey, usable_saga_id
@@ -215,12 +216,8 @@ class ConsumerHandler:
             about = fields(group=self._group, record=record.position)
             log.warning("handler still runs after its timeout, its message waits until it has ended", extra=about)
             patience = MARGIN if record.delivery.alone else (PATIENCE - 1) * self._consumer.timeout
-            stopping = asyncio.ensure_future(self._stop.wait())
-            try:
-                with self._watchdog.thread(self._group, record.position, patience):
-                    await asyncio.wait({thread_future, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                stopping.cancel()
+            with self._watchdog.thread(self._group, record.position, patience):
+                await wait_first(asyncio.wait({thread_future}), self._stop.wait())
             if not thread_future.done():
                 raise ProcessStopping()
         thread_future.exception()  # it is in the outcome; or the transaction was over, and it matters to nobody

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.exc import StatementError
 
-from saga_activities.concurrency import Backoff
+from saga_activities.concurrency import Backoff, wait_first
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.trigger.delivery import Delivery
 from sagas.errors import SagaError
@@ -117,12 +117,8 @@ def _log_wait(reason: str, about: dict[str, Any]) -> None:
 
 async def sleep_or_stop(seconds: float, stop: asyncio.Event) -> None:
     """Sleep. Raises ProcessStopping if the process stops meanwhile."""
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return
-    raise ProcessStopping()
+    if await wait_first(stop.wait(), timeout=seconds):
+        raise ProcessStopping()
 
 
 def error_message(error: Exception) -> str:

@@ -19,7 +19,7 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.service import RPCError
 from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
-from saga_activities.concurrency import end_tasks
+from saga_activities.concurrency import end_tasks, wait_first
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.watermark import RETENTION
 from saga_workers.enqueued.delivering import Delivering, delivered_connections
@@ -108,13 +108,11 @@ async def run_worker(
             routing = start_background(partial(_report_missing_version, client, project), "look at the deployment")
             stack.push_async_callback(end_tasks, [routing])
         running = asyncio.create_task(worker.run())
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await wait_first(asyncio.wait({running}), stop.wait())
         if not running.done():
             log.info("stopping: attempts in flight have %d s to complete", int(grace.total_seconds()))
             await worker.shutdown()
             await asyncio.wait({deliveries})
-        stopping.cancel()
         await running
 
 
