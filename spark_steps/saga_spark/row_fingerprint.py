@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from sagas.portions import in_portions
 from sagas.text.sql_names import backquoted
 
 if TYPE_CHECKING:
@@ -183,11 +184,9 @@ def _rotate_left(word: str, bits: int) -> str:
 def _null_flags_and_values(values: Sequence[tuple[str, DataType, bool]], depth: int) -> str:
     """A struct to be hashed: the packed null flags of the values, then the canonical values. xxHash64 skips nulls."""
     flags: list[str] = []
-    for start in range(0, len(values), FLAGS_PER_BIGINT):
+    for portion in in_portions(values, FLAGS_PER_BIGINT):
         bits = [
-            f"if({column} is null, {1 << bit}L, 0L)"
-            for bit, (column, _, nullable) in enumerate(values[start : start + FLAGS_PER_BIGINT])
-            if nullable
+            f"if({column} is null, {1 << bit}L, 0L)" for bit, (column, _, nullable) in enumerate(portion) if nullable
         ]
         flags.append(" | ".join(bits) or "0L")
     parts = [part for column, kind, _ in values for part in _canonical(column, kind, depth)]

@@ -24,6 +24,7 @@ from saga_activities.automatic.stored_images import insert_images, select_images
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import Row, SqlSession
 from sagas.errors import RowLocked
+from sagas.portions import in_portions
 from sagas.protocol import undo_scopes
 from sagas.protocol.locks import owner_id
 from sagas.sql_text.row_changes import NotImageable
@@ -426,7 +427,6 @@ def locking(sql: SqlSession) -> str:
 
 def portions(hashes: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Names of parameters for a list of SQL, with their values."""
-    distinct = sorted(set(hashes))
-    for start in range(0, len(distinct), _PORTION):
-        values = {f"hash{index}": hash for index, hash in enumerate(distinct[start : start + _PORTION])}
+    for portion in in_portions(sorted(set(hashes)), _PORTION):
+        values = {f"hash{index}": hash for index, hash in enumerate(portion)}
         yield ", ".join(f":{name}" for name in values), values

@@ -23,6 +23,7 @@ from saga_activities.guard.tables import now_sql, row_lock_table
 from saga_activities.value_places import lock_place
 from sagas.definition.times import format_timestamp
 from sagas.errors import RowLocked
+from sagas.portions import in_portions
 from sagas.protocol.locks import owner_id
 from sagas.protocol.origin import same_owner
 from sagas.sql_text.row_changes import NotImageable
@@ -90,8 +91,7 @@ async def acquire(
         ]
         if values:
             await sql.run(_insert_statement(sql.dialect, lock_table), values)
-        for start in range(0, len(hashes), _PORTION):
-            portion = hashes[start : start + _PORTION]
+        for portion in in_portions(hashes, _PORTION):
             parameters = {f"hash{index}": hash for index, hash in enumerate(portion)}
             for row in await sql.all(_select_statement(sql.dialect, lock_table, len(portion)), parameters):
                 if row["saga_id"] != owner or not same_owner(row["saga_start"], entry_key.start):

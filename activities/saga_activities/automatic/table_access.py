@@ -17,6 +17,7 @@ from saga_activities.automatic import mysql, postgresql, sqlite
 from saga_activities.automatic.table_shape import TEXT_ALIAS, Column, TableShape
 from saga_activities.guard.sql_session import BoundParameters, Row, SqlSession
 from saga_activities.result_columns import UnusableColumn
+from sagas.portions import in_portions
 from sagas.sql_text.parsed import parse_sql
 from sagas.sql_text.row_changes import NotImageable, RowChange
 from sagas.text.exact_json import encode_json
@@ -123,8 +124,7 @@ class TableAccess:
         """
         wanted = sorted(set(keys), key=lambda key: key.hash)
         rows: dict[Key, ReadRow] = {}
-        for start in range(0, len(wanted), _KEY_PORTION):
-            portion = wanted[start:][:_KEY_PORTION]
+        for portion in in_portions(wanted, _KEY_PORTION):
             values = BoundParameters()
             conditions = [self.key_condition(key, values, f"k{index}_") for index, key in enumerate(portion)]
             position = " ".join(f"WHEN {condition} THEN {index}" for index, condition in enumerate(conditions))
@@ -245,8 +245,7 @@ class TableAccess:
 
     def _parts(self, rows: Sequence[_T]) -> Iterator[Sequence[_T]]:
         size = max(1, _MAX_PARAMETERS // (len(self.shape.columns) + len(self.shape.key)))
-        for start in range(0, len(rows), size):
-            yield rows[start : start + size]
+        return in_portions(rows, size)
 
     def _written_row(self, image: Image, values: dict[str, Any], prefix: str) -> str:
         written = [

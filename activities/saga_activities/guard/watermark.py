@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.tables import now_sql
 from saga_activities.guard.two_phase.prepared import sagas_with_prepared
+from sagas.portions import in_portions
 
 RETENTION = 30 * 24 * 3600.0
 """Seconds for which the rows of a finished saga are kept at least."""
@@ -103,8 +104,7 @@ async def clean_up(
             while not is_last:
                 values = {"mark": mark, "after": after, "kept": kept, "most": _READ_AT_ONCE}
                 sagas = (await connection.execute(old, values)).scalars().all()
-                for start in range(0, len(sagas), PORTION):
-                    portion = sagas[start : start + PORTION]
+                for portion in in_portions(sagas, PORTION):
                     await connection.execute(forget, [{"saga_id": saga_id, "mark": mark} for saga_id in portion])
                 purged[table] += len(sagas)
                 after, is_last = sagas[-1] if sagas else after, len(sagas) < _READ_AT_ONCE

@@ -15,6 +15,7 @@ from saga_activities.database_clock import database_datetime
 from saga_activities.ledger.rows import among
 from saga_activities.ledger.tables import MAX_PAUSE_TEXT, audit_table, run_table
 from sagas.definition.times import format_timestamp
+from sagas.portions import in_portions
 from sagas.protocol.access_view import Access, AccessView
 from sagas.text.json_values import encodable
 from sagas.text.printable import printable_line
@@ -171,8 +172,7 @@ async def begin_forgetting(
 async def withdraw_forgetting(engine: AsyncEngine, ids: Sequence[int]) -> None:
     """Delete the records of :func:`begin_forgetting`: nothing was forgotten."""
     async with engine.begin() as connection:
-        for start in range(0, len(ids), _IDS_AT_ONCE):
-            part = ids[start : start + _IDS_AT_ONCE]
+        for part in in_portions(ids, _IDS_AT_ONCE):
             await connection.execute(sa.delete(audit_table).where(_AUDIT.id.in_(part), _AUDIT.completed_at.is_(None)))
 
 
@@ -180,8 +180,7 @@ async def complete_forgetting(engine: AsyncEngine, saga_ids: Sequence[str]) -> N
     """Record that all values of the sagas were replaced that can be."""
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         now = await database_datetime(connection)
-        for start in range(0, len(saga_ids), _IDS_AT_ONCE):
-            part = saga_ids[start : start + _IDS_AT_ONCE]
+        for part in in_portions(saga_ids, _IDS_AT_ONCE):
             open_rows = sa.and_(_AUDIT.saga_id.in_(part), _AUDIT.what == "forget", _AUDIT.completed_at.is_(None))
             await connection.execute(sa.update(audit_table).where(open_rows).values(completed_at=now))
 

@@ -11,6 +11,7 @@ from saga_activities.ledger.claims import claims_of, runs_of
 from saga_activities.ledger.records import BATCH_LABEL, KnownSaga
 from saga_activities.ledger.rows import has_label
 from saga_activities.ledger.tables import claim_table, run_table
+from sagas.portions import in_portions
 
 _RUN = run_table.c
 _CLAIM = claim_table.c
@@ -21,8 +22,7 @@ async def read_known(engine: AsyncEngine, ids: Sequence[str]) -> dict[str, Known
     """The newest rows of these ids, or their claims, which are newer."""
     sagas: dict[str, KnownSaga] = {}
     async with engine.connect() as connection:
-        for start in range(0, len(ids), _AT_ONCE):
-            part = ids[start : start + _AT_ONCE]
+        for part in in_portions(ids, _AT_ONCE):
             # Claims first: a saga that ends in between loses its claim when its row is written.
             held = await claims_of(connection, part)
             for id, run in (await runs_of(connection, part)).items():

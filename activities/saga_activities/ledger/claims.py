@@ -40,6 +40,7 @@ from saga_activities.ledger.rows import (
     write_rows,
 )
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
+from sagas.portions import in_portions
 from sagas.protocol.saga_view import STARTED_AGAIN
 from sagas.text.exact_json import encode_json
 
@@ -68,8 +69,7 @@ async def claim(
     if definition is not None:
         async with _transaction(engine) as connection:
             await _write_definition(connection, definition, await database_datetime(connection))
-    for start in range(0, len(claims), _AT_ONCE):
-        part = claims[start : start + _AT_ONCE]
+    for part in in_portions(claims, _AT_ONCE):
         async with _transaction(engine) as connection:
             inserted = await _insert_claims(connection, [_row(new, saga, bulk_id, at) for new in part])
             ids = [new.saga_id for new in part]
@@ -200,8 +200,7 @@ async def record(engine: AsyncEngine, records: Sequence[RunRecord], *, bulk_id: 
     async with _transaction(engine) as connection:
         await write_rows(connection, await _with_claimed_labels(connection, records))
         ended = [record for record in records if record.ended_at is not None]
-        for start in range(0, len(ended), _AT_ONCE):
-            part = ended[start : start + _AT_ONCE]
+        for part in in_portions(ended, _AT_ONCE):
             if bulk_id is None:
                 await _delete_ended(connection, part)
             else:
@@ -252,8 +251,8 @@ async def hand_over(engine: AsyncEngine, saga_ids: Sequence[str], *, bulk_id: st
     They are kept until the sagas have ended: another bulk workflow would run them a second time.
     """
     async with _transaction(engine) as connection:
-        for start in range(0, len(saga_ids), _AT_ONCE):
-            of_these = among(connection, _CLAIM.saga_id, saga_ids[start : start + _AT_ONCE])
+        for part in in_portions(saga_ids, _AT_ONCE):
+            of_these = among(connection, _CLAIM.saga_id, part)
             ours = sa.and_(of_these, _CLAIM.bulk_id == bulk_id)
             run_id = sa.func.coalesce(_CLAIM.run_id, "")  # its run may have taken it
             await connection.execute(sa.update(claim_table).where(ours).values(bulk_id=None, run_id=run_id))

@@ -6,7 +6,7 @@ without a deadlock. Each takes a few milliseconds. Both may be repeated at any t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from saga_activities.guard.transaction import GuardTransaction
 from saga_activities.locks.arrival_order import Blocker, HeldLock, LockRequest, blockers_of, grant_waiting
 from saga_activities.locks.tables import lock_table, order_table, request_table, wait_table
 from sagas.errors import InfrastructureError
+from sagas.portions import in_portions
 from sagas.protocol.origin import same_owner
 from sagas.protocol.outcomes import Outcome
 from sagas.text.exact_json import decode_json, encode_json
@@ -268,8 +269,8 @@ async def _insert_locks(sql: SqlSession, keys: Iterable[str], owner: str, holder
 
 async def _held(sql: SqlSession, keys: Iterable[str]) -> dict[str, HeldLock]:
     held = {}
-    for some in _portions(keys):
-        for row in await sql.all(sa.select(lock_table).where(lock_table.c.key.in_(some))):
+    for portion in in_portions(sorted(keys), _PORTION):
+        for row in await sql.all(sa.select(lock_table).where(lock_table.c.key.in_(portion))):
             held[row["key"]] = HeldLock(row["saga_id"], row["acquired_at"])
     return held
 
@@ -277,8 +278,8 @@ async def _held(sql: SqlSession, keys: Iterable[str]) -> dict[str, HeldLock]:
 async def _holding(sql: SqlSession, owners: Iterable[str]) -> set[str]:
     """Return those of the owners that hold a lock."""
     holding: set[str] = set()
-    for some in _portions(owners):
-        rows = await sql.all(sa.select(lock_table.c.saga_id).distinct().where(lock_table.c.saga_id.in_(some)))
+    for portion in in_portions(sorted(owners), _PORTION):
+        rows = await sql.all(sa.select(lock_table.c.saga_id).distinct().where(lock_table.c.saga_id.in_(portion)))
         holding.update(row["saga_id"] for row in rows)
     return holding
 
@@ -286,17 +287,10 @@ async def _holding(sql: SqlSession, owners: Iterable[str]) -> set[str]:
 async def _waiting_for(sql: SqlSession, keys: Iterable[str]) -> list[LockRequest]:
     """The requests that wait for one of these keys, each with all of its keys."""
     rows: list[Row] = []
-    for some in _portions(keys):
-        positions = sa.select(wait_table.c.position).where(wait_table.c.key.in_(some))
+    for portion in in_portions(sorted(keys), _PORTION):
+        positions = sa.select(wait_table.c.position).where(wait_table.c.key.in_(portion))
         rows += await sql.all(sa.select(wait_table).where(wait_table.c.position.in_(positions)))
     return requests_of(rows)
-
-
-def _portions(values: Iterable[str]) -> Iterator[list[str]]:
-    """Databases limit the parameters of a statement."""
-    ordered = sorted(values)
-    for start in range(0, len(ordered), _PORTION):
-        yield ordered[start : start + _PORTION]
 
 
 def requests_of(rows: Iterable[Row | Mapping[str, Any]]) -> list[LockRequest]:

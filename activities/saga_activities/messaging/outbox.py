@@ -31,6 +31,7 @@ from saga_activities.value_places import event_place
 from sagas.actions.events import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message, topic_problem
 from sagas.errors import UsageError
+from sagas.portions import in_portions
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.text.exact_json import encode_json
@@ -360,8 +361,8 @@ async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], 
     notes: dict[str, str] = {}
     async with engine.connect() as connection:
         events = outbox_table.c
-        for start in range(0, len(ids), _READ_AT_ONCE):
-            some = events.event_id.in_(ids[start : start + _READ_AT_ONCE])
+        for portion in in_portions(ids, _READ_AT_ONCE):
+            some = events.event_id.in_(portion)
             rows = await connection.execute(select(events.event_id, events.status, events.note).where(some))
             for row in rows:
                 if row.status != PUBLISHED:

@@ -26,6 +26,7 @@ from saga_activities.table_names import table_names
 from saga_activities.value_places import ValuePlace, result_place
 from saga_spark.reconcile.effect_values import database_time, read_all_times, row_key, seconds_of_row
 from sagas.errors import SagaError
+from sagas.portions import in_portions
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.reconcile import EffectTable
 from sagas.text.exact_json import encode_json, number_text
@@ -297,8 +298,8 @@ async def _extract_guard(
         recent = sa.select(table.saga_id).where(table.created_at >= scope.read_since)
         conditions = [table.saga_id.in_(recent)]
         conditions += [
-            sa.and_(table.saga_id.in_(scope.older_saga_ids[at : at + _IDS_PER_QUERY]), table.saga_id.not_in(recent))
-            for at in range(0, len(scope.older_saga_ids), _IDS_PER_QUERY)
+            sa.and_(table.saga_id.in_(portion), table.saga_id.not_in(recent))
+            for portion in in_portions(scope.older_saga_ids, _IDS_PER_QUERY)
         ]
     stored_form = stored_values(connection.engine)
     for condition in conditions:

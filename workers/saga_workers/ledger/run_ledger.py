@@ -21,6 +21,7 @@ from saga_activities.ledger.records import (
     SingleClaim,
 )
 from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.portions import in_portions
 from sagas.protocol.access_view import Access, AccessView
 from sagas.protocol.payloads import to_packed_text
 from sagas.protocol.standing_pause import PauseKind, StandingPause
@@ -355,11 +356,9 @@ class RunLedger:
             ) from error
 
 
-def _storable_parts(saga_ids: Sequence[str]) -> Iterator[list[str]]:
+def _storable_parts(saga_ids: Sequence[str]) -> Iterator[Sequence[str]]:
     """The ids that a row can have, in parts for one query each."""
-    storable = [id for id in saga_ids if fits_guard_key(id)]
-    for at in range(0, len(storable), _IDS_AT_ONCE):
-        yield storable[at : at + _IDS_AT_ONCE]
+    return in_portions([id for id in saga_ids if fits_guard_key(id)], _IDS_AT_ONCE)
 
 
 class NoLedger(RunLedger):

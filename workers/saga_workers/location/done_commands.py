@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from saga_activities.guard.tables import request_table
 from saga_activities.messaging.kafka_request import DONE
 from saga_workers.location.traces import reading_tables
+from sagas.portions import in_portions
 from sagas.settings import Settings
 
 _BATCH_SIZE = 500
@@ -27,8 +28,7 @@ class DoneCommand:
 
 async def done_commands(settings: Settings, saga_ids: Collection[str]) -> list[DoneCommand]:
     """The done commands of these sagas. Raises SagaError."""
-    ids = list(saga_ids)
-    batches = [ids[at : at + _BATCH_SIZE] for at in range(0, len(ids), _BATCH_SIZE)]
+    batches = in_portions(list(saga_ids), _BATCH_SIZE)
     return await _select(settings, [request_table.c.saga_id.in_(batch) for batch in batches])
 
 

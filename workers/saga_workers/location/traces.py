@@ -33,6 +33,7 @@ from saga_workers.runtime.database_identity import TableReaders
 from saga_workers.runtime.databases import open_command_engine
 from sagas.builtins.messaging import REQUEST
 from sagas.errors import SagaError
+from sagas.portions import in_portions
 from sagas.protocol.origin import Origin, decode_origin, may_equal, same_owner
 from sagas.protocol.payloads import NOTIFICATION_PREFIX, entry_id
 from sagas.settings import Settings, SqlConnection
@@ -147,9 +148,8 @@ async def _read_rows(
 ) -> dict[str, list[tuple[str, Any]]]:
     """The rows of these sagas, each with the name of its connection."""
     rows: dict[str, list[tuple[str, Any]]] = {id: [] for id in saga_ids}
-    for at in range(0, len(saga_ids), _SAGAS_AT_ONCE):
-        of_sagas = table.c.saga_id.in_(saga_ids[at : at + _SAGAS_AT_ONCE])
-        for row in await database.execute(query.where(of_sagas)):
+    for portion in in_portions(saga_ids, _SAGAS_AT_ONCE):
+        for row in await database.execute(query.where(table.c.saga_id.in_(portion))):
             if row.saga_id in rows:  # a collation may find others
                 rows[row.saga_id].append((connection, row))
     return rows

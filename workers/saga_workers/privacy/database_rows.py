@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ from saga_workers.privacy.participant_rows import forget_commands
 from saga_workers.privacy.places import ForgottenPlace
 from saga_workers.privacy.replacement import WHOLE, Replacement, replaced_json, replaced_result
 from saga_workers.runtime.databases import command_database
+from sagas.portions import in_portions
 from sagas.protocol.origin import forgotten_origin
 from sagas.settings import SqlConnection
 from sagas.text.shortening import counted, join_names
@@ -103,7 +104,7 @@ class _Rows:
         if image_table.name not in self._tables:
             return None
         gone = 0
-        for ids in _portions(self._saga_ids):
+        for ids in in_portions(self._saga_ids, _IDS_AT_ONCE):
             delete = sa.delete(image_table).where(image_table.c.saga_id.in_(ids))
             gone += (await self._database.execute(delete)).rowcount
         status = "deleted" if gone else "nothing"
@@ -173,7 +174,7 @@ class _Rows:
         self, table: sa.Table, *columns: Any, where: sa.ColumnElement[bool] | None = None
     ) -> Sequence[sa.Row[Any]]:
         rows: list[Any] = []
-        for ids in _portions(self._saga_ids):
+        for ids in in_portions(self._saga_ids, _IDS_AT_ONCE):
             query = sa.select(*columns).where(table.c.saga_id.in_(ids))
             selected = await self._database.execute(query if where is None else query.where(where))
             rows.extend(selected.all())
@@ -208,8 +209,3 @@ def _replaced_event(clear: Mapping[str, Any], replacement: Replacement) -> dict[
         "event_key": None if key is None else replacement.text(key),
         "headers": replacement.headers(clear["headers"]),
     }
-
-
-def _portions(saga_ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(saga_ids), _IDS_AT_ONCE):
-        yield saga_ids[start : start + _IDS_AT_ONCE]

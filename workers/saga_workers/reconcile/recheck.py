@@ -17,6 +17,7 @@ from saga_workers.reconcile.matched_rows import with_safe_commands
 from saga_workers.reconcile.private_amounts import expects_amounts, without_private_amounts
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.stuck.counted_children import has_counting_parent
+from sagas.portions import in_portions
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 from sagas.settings.reconcile import EffectTable
@@ -104,9 +105,9 @@ async def _published(engine: Any, event_ids: Sequence[str]) -> set[str]:
     published: set[str] = set()
     events = outbox_table.c
     async with engine.connect() as connection:
-        for at in range(0, len(event_ids), _READ_AT_ONCE):
+        for portion in in_portions(event_ids, _READ_AT_ONCE):
             query = sa.select(events.event_id).where(
-                events.event_id.in_(event_ids[at : at + _READ_AT_ONCE]),
+                events.event_id.in_(portion),
                 events.status.in_((NEW, PUBLISHED)),
             )
             published |= set((await connection.execute(query)).scalars())

@@ -34,6 +34,7 @@ from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from saga_workers.views.unreadable_runs import readable_view
 from sagas.errors import SagaError
+from sagas.portions import in_portions
 from sagas.protocol.doubtful_outcomes import IN_LEDGER, missing_key
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
@@ -178,8 +179,7 @@ async def sagas_of_bulk_workflows(
 
     ``horizon`` and ``until``: see :class:`ReconcileInput`; a saga that ended after ``until`` cannot be judged.
     """
-    for start in range(0, len(ids), _ROWS_AT_ONCE):
-        part = ids[start : start + _ROWS_AT_ONCE]
+    for part in in_portions(ids, _ROWS_AT_ONCE):
         claims = [claim for claim in (await locator.ledger.claims(part)).values() if claim.bulk_id is not None]
         rows = await locator.ledger.find_all(part)
         for row in rows.values():

@@ -30,6 +30,7 @@ from saga_workers.temporal.saga_runs import describe_saga_run, was_never_accepte
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs, namespace_retention
 from saga_workers.temporal.visibility_filter import has_literal, quote
+from sagas.portions import in_portions
 from sagas.protocol.payloads import NOTIFICATION_PREFIX
 from sagas.protocol.saga_view import OVER
 from sagas.settings import Settings, SqlConnection
@@ -204,8 +205,7 @@ async def _newest_runs(temporal: Temporal, ids: Sequence[str]) -> dict[str, RunI
     literals = [id for id in ids if has_literal(id)]
     described = [await describe_saga_run(temporal, id) for id in set(ids) - set(literals)]
     newest = {saga.run.id: saga.run for saga in described if saga is not None and not saga.never_accepted}
-    for start in range(0, len(literals), _IDS_AT_ONCE):
-        asked = literals[start : start + _IDS_AT_ONCE]
+    for asked in in_portions(literals, _IDS_AT_ONCE):
         names = ", ".join(quote(id) for id in asked)
         async for run in list_runs(temporal, f"WorkflowId IN ({names})"):
             is_newer = run.id not in newest or newest[run.id].start_time < run.start_time

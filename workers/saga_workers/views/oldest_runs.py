@@ -17,6 +17,7 @@ from saga_workers.temporal.begun_runs import has_begun
 from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.views.saga_counts import count_runs
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
+from sagas.portions import in_portions
 
 MOST_LISTED = 1000
 """Runs that are listed at most, of which the oldest are taken."""
@@ -53,10 +54,9 @@ async def oldest_begun_runs(temporal: Temporal, criteria: SagaFilter, limit: int
         page, matching = await oldest_runs(temporal, rest, max(limit - len(begun), MOST_LISTED // 2))
         total = max(total, matching)
         runs = [run for run in page if run.run_id not in seen]
-        for start in range(0, len(runs), _CONCURRENCY):
+        for part in in_portions(runs, _CONCURRENCY):
             if len(begun) >= limit or not_begun >= MOST_NOT_BEGUN:
                 return BegunRuns(begun, total - not_begun, not_begun, len(begun) >= limit)
-            part = runs[start : start + _CONCURRENCY]
             answers = await asyncio.gather(*(has_begun(temporal, run) for run in part))
             begun += [run for run, answer in zip(part, answers, strict=True) if answer]
             not_begun += answers.count(False)
