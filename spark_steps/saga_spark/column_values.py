@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
+from sagas.definition.times import in_utc
 from sagas.errors import UsageError, did_you_mean
 from sagas.text.exact_numbers import is_exact_double, is_exact_single
 from sagas.text.sql_names import backquoted
@@ -118,7 +119,7 @@ def _exact(kind: DataType, value: Any) -> Any:
                 return date.fromisoformat(plain_text(value)).isoformat()
             case T.TimestampType():
                 at = iso_time(value)
-                return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+                return (in_utc(at) - _EPOCH) // timedelta(microseconds=1)
             case T.TimestampNTZType():
                 at = iso_time(value)
                 if at.tzinfo is not None:

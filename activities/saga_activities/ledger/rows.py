@@ -21,6 +21,7 @@ from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.ledger.records import RunFilter, RunRecord, RunRow
 from saga_activities.ledger.tables import definition_table, run_table
 from saga_activities.value_places import state_place
+from sagas.definition.times import read_timestamp
 from sagas.machine.machine import Machine
 from sagas.machine.snapshot import expand
 from sagas.protocol.payloads import compress_state, decompress_state
@@ -49,9 +50,9 @@ def make_record(
     root_start: str = "",
 ) -> RunRecord | None:
     """The row of a view as JSON; None if the saga has not started, or the table cannot have its id."""
-    started_at, ended_at = document.get("started_at"), _time(document.get("ended_at"))
+    started_at, ended_at = document.get("started_at"), read_timestamp(document.get("ended_at"))
     # A completed saga may be undone much later, which does not belong to its duration.
-    committed_at = _time(document.get("committed_at")) if document.get("phase") == "backward" else None
+    committed_at = read_timestamp(document.get("committed_at")) if document.get("phase") == "backward" else None
     if started_at is None or not fits_guard_key(saga_id):
         return None
     return RunRecord(
@@ -70,10 +71,6 @@ def make_record(
         machine=machine,
         root_start=root_start or None,
     )
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
 
 
 def document_text(view: Mapping[str, Any]) -> str:

@@ -47,6 +47,16 @@ def format_timestamp(at: float | None) -> str | None:
     return datetime.fromtimestamp(float(at), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def read_timestamp(text: str | None) -> datetime | None:
+    """The time that :func:`format_timestamp` has written. Raises ValueError."""
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def in_utc(time: datetime) -> datetime:
+    """The time with its time zone; without one it is in UTC."""
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
 def to_seconds(value: object) -> float:
     """Seconds from a duration of the language (``90s``) or a number of seconds. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):

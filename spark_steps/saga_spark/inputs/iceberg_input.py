@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from saga_spark.settings import SparkSettings
 from saga_spark.sinks.iceberg.catalog import TableName, load_table, open_catalog, translate_errors
 from saga_spark.sinks.iceberg.compatibility import COMPACTION_ADVICE, has_equality_deletes, type_label
 from saga_spark.storage import FOOTER_READERS, create_folder, resolve_uri, to_uri
+from sagas.definition.times import in_utc
 
 
 def freeze_table(settings: SparkSettings, name: str, values: dict[str, Any], uri: str) -> dict[str, Any]:
@@ -73,8 +74,7 @@ def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
         raise JobFailed(
             f"the input {name}: `as_of` is a snapshot id, a tag, a branch or a timestamp of the table, not {text}"
         ) from None
-    timestamp = time if time.tzinfo else time.replace(tzinfo=UTC)
-    snapshot = table.snapshot_as_of_timestamp(int(timestamp.timestamp() * 1000))
+    snapshot = table.snapshot_as_of_timestamp(int(in_utc(time).timestamp() * 1000))
     if snapshot is None:
         raise JobFailed(f"the input {name}: the table has no snapshot as of {text}")
     return snapshot

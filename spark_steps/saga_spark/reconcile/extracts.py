@@ -165,7 +165,7 @@ def is_comparable(view: SagaView) -> bool:
 
 def epoch_seconds(timestamp: str | None) -> float | None:
     """A timestamp of a view in seconds since the epoch."""
-    return None if timestamp is None else datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+    return None if timestamp is None else datetime.fromisoformat(timestamp).timestamp()
 
 
 # The extract of a database: its guard, its outbox and the rows that are effects, all from one snapshot.

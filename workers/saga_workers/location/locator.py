@@ -33,6 +33,7 @@ from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describ
 from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.temporal.visible_states import may_be_undone
 from sagas.definition.saga_ids import workflow_id_problem
+from sagas.definition.times import read_timestamp
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.doubtful_outcomes import UNVERIFIED
 from sagas.protocol.origin import may_equal
@@ -321,7 +322,7 @@ class Locator:
                 input_digest=None,
                 root_start=await nested_root_start(run),
             )
-            ended_at = None if row is None or row.view.ended_at is None else datetime.fromisoformat(row.view.ended_at)
+            ended_at = None if row is None else read_timestamp(row.view.ended_at)
             is_later = ended_at is not None and run.close_time is not None and ended_at >= run.close_time
             if row is not None and is_later and row.view.state in STARTED_AGAIN:
                 return row

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 
 from saga_workers.location.locator import Locator
 from saga_workers.privacy.database_rows import forget_in_database
@@ -24,6 +23,7 @@ from saga_workers.privacy.sensitive_words import sensitive_values_of
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
 from saga_workers.views.saga_view import read_view
 from sagas.definition.sensitivity import SensitiveMask
+from sagas.definition.times import read_timestamp
 from sagas.errors import RefusedError, UsageError
 from sagas.project import Project
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -71,7 +71,7 @@ async def find_subject(locator: Locator, settings: Settings, saga_id: str, *, de
     for each in saga_ids:
         given = await sensitive_values_of(locator, project, each)
         if given is None and each == view.id:
-            done = await locator.ledger.was_forgotten(view.id, _time_of(view.started_at))
+            done = await locator.ledger.was_forgotten(view.id, read_timestamp(view.started_at))
             return Subject(view, saga_ids, tuple(runs), None, done)
         values |= given or frozenset()
     if not values:
@@ -80,10 +80,6 @@ async def find_subject(locator: Locator, settings: Settings, saga_id: str, *, de
             help=saga_command("show", view.id, reveal=True, reason="…"),
         )
     return Subject(view, saga_ids, tuple(runs), frozenset(values))
-
-
-def _time_of(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
 
 
 def _require_end(view: SagaView) -> None:
@@ -129,7 +125,7 @@ async def forget(
     then nothing was replaced.
     """
     ledger = locator.ledger
-    ended_at = _time_of(subject.view.ended_at)
+    ended_at = read_timestamp(subject.view.ended_at)
     reason = SensitiveMask(subject.sensitive or frozenset()).text(reason)
     records = await ledger.begin_forgetting(subject.saga_ids, who=who, reason=reason, not_before=ended_at)
     try:
@@ -166,7 +162,7 @@ async def _require_no_start(locator: Locator, subject: Subject) -> None:
 
     A start looks for the record of the forget after its claim.
     """
-    ended_at = _time_of(subject.view.ended_at)
+    ended_at = read_timestamp(subject.view.ended_at)
     for saga_id, claim in (await locator.ledger.claims(subject.saga_ids)).items():
         if ended_at is None or claim.claimed_at > ended_at:
             raise RefusedError(

@@ -6,12 +6,12 @@ Each look is recorded before it happens.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from saga_workers.location.locator import Locator
 from saga_workers.privacy.saga_values import read_input, read_state
 from saga_workers.privacy.sensitive_words import word_mask
+from sagas.definition.times import read_timestamp
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.machine import Machine
 from sagas.project import Project
@@ -31,7 +31,7 @@ async def revealed_view(
     state = await read_state(locator, location)
     given = await read_input(locator, location) if state is None else None
     if state is None and given is None:
-        since = None if view.started_at is None else datetime.fromisoformat(view.started_at)
+        since = read_timestamp(view.started_at)
         if (forgotten := await locator.ledger.begun_forgetting(view.id, since)) is not None:
             because = f", because {forgotten.reason}" if forgotten.reason else ""
             raise RefusedError(

@@ -40,7 +40,7 @@ from saga_workers.reconcile.recheck import published_since, recheck
 from saga_workers.reconcile.reconcile_input import ReconcileInput, read_input
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.views.locks import list_orphans
-from saga_workers.views.run_facts import iso_time
+from sagas.definition.times import format_timestamp
 from sagas.settings import Settings, SqlConnection
 from sagas.settings.reconcile import EffectTable
 
@@ -195,7 +195,7 @@ async def _check_locks(locator: Locator, settings: Settings, scope: Reconciliati
             details={
                 "holder": request.holder,
                 "keys": ", ".join(request.keys),
-                "since": _iso_timestamp(request.since),
+                "since": format_timestamp(request.since),
             },
         )
         for request in await list_orphans(locator, settings)
@@ -222,8 +222,8 @@ def _report(
     return {
         "consistent": not counts and not inputs.missing_keys,
         "saga": scope.saga_id,
-        "since": _iso_timestamp(scope.since),
-        "until": _iso_timestamp(inputs.started_at),
+        "since": format_timestamp(scope.since),
+        "until": format_timestamp(inputs.started_at),
         "read": {"sagas": 0, **inputs.rows},
         "counts": {kind: counts[kind] for kind in order if kind in counts},
         "missing_keys": dict(inputs.missing_keys),
@@ -231,12 +231,6 @@ def _report(
         "findings": [finding.to_json() for finding in sorted(findings, key=lambda finding: order.index(finding.kind))],
         "seconds": round(time.time() - inputs.started_at, 1),
     }
-
-
-def _iso_timestamp(seconds: float | None) -> str | None:
-    from datetime import UTC, datetime
-
-    return None if seconds is None else iso_time(datetime.fromtimestamp(seconds, UTC))
 
 
 def read_topics(

@@ -21,6 +21,7 @@ from saga_workers.temporal.visible_states import carried_start
 from saga_workers.views.saga_view import read_view
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
+from sagas.definition.times import read_timestamp
 from sagas.errors import RefusedError
 from sagas.expressions.work_budget import TooComplex
 from sagas.protocol.payloads import EVENT_MEMO, input_digest
@@ -182,7 +183,7 @@ class ExistingSagas:
 
     async def _is_forgetting(self, view: SagaView) -> bool:
         """True if the ledger says that the values of the saga are being forgotten, and not of an earlier generation."""
-        since = None if view.started_at is None else datetime.fromisoformat(view.started_at)
+        since = read_timestamp(view.started_at)
         with suppress(LedgerUnavailable):  # Temporal knows the saga, so it may be started without the ledger
             return await self._ledger.is_forgetting(view.id, since)
         return False

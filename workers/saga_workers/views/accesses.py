@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
+from sagas.definition.times import read_timestamp
 from sagas.protocol.access_view import AccessView
 from sagas.protocol.saga_view import IMAGES_MISSING, ParkedView, SagaView
 from sagas.text.printable import printable_line
@@ -29,7 +29,7 @@ async def with_accesses(locator: Locator, view: SagaView) -> SagaView:
         accesses = await locator.ledger.accesses(view.id)
         if not accesses:
             return view
-        since = None if view.started_at is None else datetime.fromisoformat(view.started_at)
+        since = read_timestamp(view.started_at)
         # Only the newest accesses are listed, and the forget may be older.
         forgotten = await locator.ledger.begun_forgetting(view.id, since)
         is_open = forgotten is not None and await locator.ledger.is_forgetting(view.id, since)

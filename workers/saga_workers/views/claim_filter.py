@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from saga_activities.ledger.records import Claim, RunFilter
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.visibility_filter import LITERAL, literal_value
+from sagas.definition.times import in_utc
 
 MAX_CLAIMS = 100_000
 
@@ -89,8 +90,7 @@ async def claimed_sagas(locator: Locator, claims: ClaimFilter, task_queue: str |
 
 
 def _parse_time(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+    return in_utc(datetime.fromisoformat(text))
 
 
 def _time_condition(operator: str, limit: datetime) -> Callable[[Claim], bool]:

@@ -107,7 +107,7 @@ def _parse_since(settings: Settings, text: str | None) -> float | None:
     file = _last_run_file(settings)
     if not file.is_file():
         return None  # the first time everything is new
-    return datetime.fromisoformat(file.read_text(encoding="utf-8").strip().replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(file.read_text(encoding="utf-8").strip()).timestamp()
 
 
 def _save_last_run(settings: Settings, until: str) -> None:
