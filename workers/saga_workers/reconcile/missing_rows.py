@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 
 from temporalio.service import RPCError
 
@@ -17,6 +16,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import differing_states, write_row
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.server_time import ServerTime
+from saga_workers.temporal.visibility_filter import time_literal
 from saga_workers.temporal.visible_states import visible_state
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from sagas.errors import SagaError
@@ -67,7 +67,7 @@ async def write_missing_rows(locator: Locator, task_queue: str, *, since: float,
     Raises LedgerUnavailable, RPCError, and SagaError if Temporal refuses the list.
     """
     states: dict[str, str] = {}
-    period = f"CloseTime >= '{_timestamp(since)}' AND CloseTime < '{_timestamp(until)}'"
+    period = f"CloseTime >= {time_literal(since)} AND CloseTime < {time_literal(until)}"
     async for run in list_saga_runs(locator.temporal, SagaFilter(where=period, task_queue=task_queue)):
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
         if fits_guard_key(saga_id):
@@ -96,7 +96,3 @@ async def write_missing_rows(locator: Locator, task_queue: str, *, since: float,
         shown = counted(written, "row was", "rows were")
         log.warning("%s missing in the ledger, as after the kill of a worker; written now", shown)
     return written
-
-
-def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()

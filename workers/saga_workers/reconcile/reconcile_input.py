@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from saga_workers.runtime.database_identity import table_identity
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.temporal_runs import RunInfo, namespace_retention
+from saga_workers.temporal.visibility_filter import time_literal
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from saga_workers.views.unreadable_runs import readable_view
@@ -127,8 +128,7 @@ async def _saga_views(
         return
     where = None
     if scope.since is not None:
-        since = datetime.fromtimestamp(scope.since, UTC).isoformat()
-        where = f"ExecutionStatus = 'Running' OR CloseTime >= '{since}'"
+        where = f"ExecutionStatus = 'Running' OR CloseTime >= {time_literal(scope.since)}"
     bases: dict[str, RunInfo] = {}
     undos: dict[str, RunInfo] = {}
     without_saga: set[str] = set()

@@ -42,6 +42,12 @@ def literal_value(match: re.Match[str], first: int = 1) -> str:
     return re.sub(rf"\\(.)|{mark}{mark}", lambda part: part.group(1) or mark, written, flags=re.DOTALL)
 
 
+def time_literal(at: datetime | float) -> str:
+    """The literal of a time, which may be in seconds since the epoch."""
+    time = at if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
+    return f"'{time.isoformat()}'"
+
+
 def keyword_condition(field: str, value: str) -> str:
     """A condition that holds for all runs with this value, and for no others if the value has a literal."""
     if has_literal(value):
@@ -53,7 +59,7 @@ def begun_condition() -> str:
     """A condition that holds for all runs whose first task is due: a delayed start may claim any state, which that task
     would delete.
     """
-    return f"ExecutionTime <= '{(datetime.now(UTC) + CLOCKS_DIFFER).isoformat()}'"
+    return f"ExecutionTime <= {time_literal(datetime.now(UTC) + CLOCKS_DIFFER)}"
 
 
 def prefix_condition(field: str, start: str) -> str | None:

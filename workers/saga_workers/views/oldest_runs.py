@@ -15,6 +15,7 @@ from temporalio.client import Client as Temporal
 
 from saga_workers.temporal.begun_runs import has_begun
 from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.temporal.visibility_filter import time_literal
 from saga_workers.views.saga_counts import count_runs
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from sagas.portions import in_portions
@@ -63,7 +64,7 @@ async def oldest_begun_runs(temporal: Temporal, criteria: SagaFilter, limit: int
         if not runs:
             return BegunRuns(begun, total - not_begun, not_begun, True)
         seen.update(run.run_id for run in runs)
-        rest = _narrowed(criteria, f"StartTime >= '{page[-1].start_time.isoformat()}'")
+        rest = _narrowed(criteria, f"StartTime >= {time_literal(page[-1].start_time)}")
 
 
 async def oldest_runs(temporal: Temporal, criteria: SagaFilter, limit: int) -> tuple[list[RunInfo], int]:
@@ -99,7 +100,7 @@ async def _started_early(temporal: Temporal, criteria: SagaFilter, limit: int) -
 
 
 def _before(criteria: SagaFilter, time: datetime) -> SagaFilter:
-    return _narrowed(criteria, f"StartTime < '{time.isoformat()}'")
+    return _narrowed(criteria, f"StartTime < {time_literal(time)}")
 
 
 def _narrowed(criteria: SagaFilter, condition: str) -> SagaFilter:

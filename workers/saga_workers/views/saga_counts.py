@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client as Temporal
 
+from saga_workers.temporal.visibility_filter import time_literal
 from saga_workers.views.saga_list import SagaFilter, visibility_query
 from sagas.protocol.saga_view import STATES
 
@@ -32,7 +33,7 @@ async def count_sagas(temporal: Temporal, task_queue: str) -> SagaCounts:
     hour_ago = datetime.now(UTC) - timedelta(hours=1)
     started, ended, *counts = await asyncio.gather(
         count_runs(temporal, replace(every, since=hour_ago)),
-        count_runs(temporal, replace(every, where=f"CloseTime >= '{hour_ago.isoformat()}'")),
+        count_runs(temporal, replace(every, where=f"CloseTime >= {time_literal(hour_ago)}")),
         *(count_runs(temporal, replace(every, states=(state,))) for state in STATES),
     )
     return SagaCounts(dict(zip(STATES, counts, strict=True)), started, ended)

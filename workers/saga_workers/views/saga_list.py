@@ -24,6 +24,7 @@ from saga_workers.temporal.visibility_filter import (
     list_condition,
     prefix_condition,
     require_literals,
+    time_literal,
 )
 from saga_workers.temporal.visible_states import closed_view, may_be_undone, visible_state
 from saga_workers.views.answering import Workers
@@ -110,7 +111,7 @@ def visibility_query(criteria: SagaFilter) -> str:
     if criteria.states:
         parts.append("(" + " OR ".join(f"({_state_query(state)})" for state in criteria.states) + ")")
     if criteria.since is not None:
-        parts.append(f"StartTime >= '{criteria.since.astimezone(UTC).isoformat()}'")
+        parts.append(f"StartTime >= {time_literal(criteria.since.astimezone(UTC))}")
     parts += [list_condition("SagaLabels", f"{name}={value}") for name, value in criteria.labels.items()]
     if criteria.workflow_id is not None:
         parts.append(keyword_condition("WorkflowId", criteria.workflow_id))

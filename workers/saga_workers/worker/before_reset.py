@@ -32,7 +32,7 @@ from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.root_starts import nested_root_start, root_start_of_run
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
-from saga_workers.temporal.visibility_filter import keyword_condition
+from saga_workers.temporal.visibility_filter import keyword_condition, time_literal
 from saga_workers.worker.nested_traces import nested_traces
 from saga_workers.worker.undos_under_way import PossibleUndo, await_undos
 from sagas.definition.analysis.commit_evidence import CommitEvidence
@@ -191,7 +191,7 @@ async def _ended_before(locator: Locator, about: Mapping[str, Any], started: dat
         conditions = (
             keyword_condition("WorkflowId", id),
             keyword_condition("WorkflowType", workflow_type),
-            f"CloseTime >= '{started.isoformat()}'",
+            f"CloseTime >= {time_literal(started)}",
             "ExecutionStatus IN ('Completed', 'Failed', 'Canceled')",
         )
         async for run in list_runs(locator.temporal, " AND ".join(conditions)):
@@ -413,7 +413,7 @@ async def _other_ends(locator: Locator, started: datetime) -> AsyncIterator[RunI
     conditions = (
         keyword_condition("WorkflowId", workflow_id),
         keyword_condition("WorkflowType", workflow_type),
-        f"CloseTime >= '{started.isoformat()}'",
+        f"CloseTime >= {time_literal(started)}",
         "ExecutionStatus IN ('Failed', 'Canceled')",
     )
     async for run in list_runs(locator.temporal, " AND ".join(conditions)):

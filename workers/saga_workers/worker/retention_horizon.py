@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.root_starts import root_start_of_run
 from saga_workers.temporal.saga_runs import was_never_accepted, was_refused
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, describe_run, list_runs
+from saga_workers.temporal.visibility_filter import time_literal
 from saga_workers.temporal.visible_states import carried_start, closed_view
 from saga_workers.worker.earlier_starts import has_begun_before
 from sagas.protocol.origin import same_owner
@@ -42,7 +43,7 @@ async def _earliest_undoable(locator: Locator, since: float, until: float) -> fl
     Lists come newest first and may be long, so this bisects by counts and reads the oldest intervals first.
     """
     query = f"(ExecutionStatus = 'Completed' OR {ENDED_FROM_OUTSIDE})"
-    within = f"{query} AND StartTime >= '{_iso_time(since)}' AND StartTime < '{_iso_time(until)}'"
+    within = f"{query} AND StartTime >= {time_literal(since)} AND StartTime < {time_literal(until)}"
     count = (await locator.temporal.count_workflows(within, rpc_timeout=_RPC_TIMEOUT)).count
     if count == 0:
         return None
@@ -114,7 +115,3 @@ async def _may_be_undone(locator: Locator, run: RunInfo) -> bool:
         return view.can_undo
     outcome = await outcome_of(locator, run)
     return outcome.view is None or outcome.view.can_undo
-
-
-def _iso_time(timestamp: float) -> str:
-    return datetime.fromtimestamp(timestamp, UTC).isoformat()

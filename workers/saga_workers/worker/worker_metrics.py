@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
@@ -37,7 +37,7 @@ from saga_workers.temporal.begun_runs import has_begun
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
-from saga_workers.temporal.visibility_filter import begun_condition
+from saga_workers.temporal.visibility_filter import begun_condition, time_literal
 from saga_workers.views.held_counts import count_held
 from saga_workers.views.saga_list import SagaFilter
 from saga_workers.worker.metric_labels import OTHER, Definitions, MetricLabels
@@ -457,8 +457,8 @@ class SagaGauges:
         return at
 
     async def _count_overdue(self, saga: str, warn_after: float) -> int:
-        before = datetime.fromtimestamp(self._offset + time.monotonic() - warn_after, UTC).isoformat()
-        query = f"ExecutionStatus = 'Running' AND WorkflowType = '{saga}' AND StartTime < '{before}'"
+        before = time_literal(self._offset + time.monotonic() - warn_after)
+        query = f"ExecutionStatus = 'Running' AND WorkflowType = '{saga}' AND StartTime < {before}"
         return (await self._client.count_workflows(query, rpc_timeout=_RPC_TIMEOUT)).count
 
 
