@@ -11,7 +11,7 @@ from typing import Any
 
 from sagas.errors import InfrastructureError, Unavailable, UsageError
 from sagas.text.author_errors import make_ordinary
-from sagas.text.author_values import text_of
+from sagas.text.author_values import named_error, text_of
 
 
 class JobFailed(Exception):
@@ -227,7 +227,7 @@ def _chain_text(error: BaseException) -> str:
     texts: list[str] = []
     seen: BaseException | None = error
     while seen is not None:
-        texts.append(f"{type(seen).__name__}: {text_of(seen)}")
+        texts.append(named_error(seen))
         java = getattr(seen, "_origin", None) or getattr(seen, "java_exception", None)
         while java is not None:
             texts.append(str(java.toString()))

@@ -22,7 +22,7 @@ from sagas.actions.signature import ANY_ARGUMENTS, Signature, function_place, re
 from sagas.actions.type_schemas import type_schema
 from sagas.errors import UsageError
 from sagas.text.author_errors import make_ordinary
-from sagas.text.author_values import text_of
+from sagas.text.author_values import named_error
 from sagas.text.thread_output import stdout_as_stderr
 
 ACTION_ATTRIBUTE = "__saga_action__"
@@ -212,7 +212,7 @@ def _load_module(name: str) -> ModuleType:
         make_ordinary(error)
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"the action module {name} cannot be imported: {_describe_error(error)}") from error
+        raise UsageError(f"the action module {name} cannot be imported: {named_error(error)}") from error
 
 
 def _load_file(name: str, root: Path) -> ModuleType:
@@ -235,12 +235,8 @@ def _load_file(name: str, root: Path) -> ModuleType:
         make_ordinary(error)
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"the action file {name} cannot be loaded: {_describe_error(error)}") from error
+        raise UsageError(f"the action file {name} cannot be loaded: {named_error(error)}") from error
     return module
-
-
-def _describe_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {text_of(error)}"
 
 
 @dataclass(frozen=True, slots=True)

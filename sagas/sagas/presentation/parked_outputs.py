@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
+from sagas.presentation.parked_rows import image_text
 from sagas.presentation.styled_text import GIVEN_BY_THE_RUN, Line
 from sagas.protocol.saga_view import ParkedView, SagaView
 from sagas.text.shortening import counted
@@ -33,16 +33,12 @@ def output_lines(parked: ParkedView) -> list[Line]:
         if output.why not in parked.why:
             lines.append([(f"    {output.why}", "dim")])
         for row in output.rows or ():
-            lines.append([("    row    ", "dim"), (_image(row.key), "bold")])
-            lines.append([("      before ", "dim"), (_image(row.before), "")])
-            lines.append([("      now    ", "dim"), (_image(row.now), "")])
+            lines.append([("    row    ", "dim"), (image_text(row.key), "bold")])
+            lines.append([("      before ", "dim"), (image_text(row.before), "")])
+            lines.append([("      now    ", "dim"), (image_text(row.now), "")])
         if output.rows_omitted:
             lines.append([(f"    … and {counted(output.rows_omitted, 'more row')}", "dim")])
         if output.by_hand:
             lines.append([(f"    by hand, {GIVEN_BY_THE_RUN}", "dim")])
             lines += [[("      " + line, "cyan")] for line in output.by_hand.splitlines()]
     return lines
-
-
-def _image(image: Mapping[str, str] | None) -> str:
-    return "no row" if image is None else ", ".join(f"{name}={text}" for name, text in image.items())

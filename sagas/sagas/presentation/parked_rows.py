@@ -38,7 +38,7 @@ def row_lines(parked: ParkedView) -> list[Line]:
         by = f", changed by {row.changed_by}" if row.changed_by else ""
         lines.append([("  row      ", "dim"), (f"{row.table} {_key(row)}", "bold"), (by, "dim")])
         for title, image in zip(IMAGES, _images(row), strict=False):
-            lines.append([(f"    {title:<{max(map(len, IMAGES))}} ", "dim"), (_image(image), "")])
+            lines.append([(f"    {title:<{max(map(len, IMAGES))}} ", "dim"), (image_text(image), "")])
     if parked.rows_omitted:
         lines.append([(f"    … and {counted(parked.rows_omitted, 'more row')}", "dim")])
     if parked.sql_note:
@@ -101,8 +101,9 @@ def _cell(image: Mapping[str, str] | None) -> str:
 
 
 def _key(row: ParkedRowView) -> str:
-    return _image(row.key)
+    return image_text(row.key)
 
 
-def _image(image: Mapping[str, str] | None) -> str:
+def image_text(image: Mapping[str, str] | None) -> str:
+    """An image of a row on one line."""
     return "no row" if image is None else ", ".join(f"{name}={text}" for name, text in image.items())

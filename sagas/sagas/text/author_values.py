@@ -33,6 +33,11 @@ def text_of(value: Any) -> str:
         return f"(a {type(value).__name__} without a text: its __str__ raised {type(error).__name__})"
 
 
+def named_error(error: BaseException) -> str:
+    """The class and the text of an exception: `ValueError: no such order`."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
 def reportable(details: Any) -> dict[str, Any]:
     """``details`` as a JSON object that any database and UTF-8 can hold; what is not JSON becomes a string.
 

@@ -29,7 +29,7 @@ from saga_spark.runner.task_context import TaskContext
 from saga_spark.settings import SparkSettings
 from sagas.errors import Unavailable
 from sagas.settings.masking import mask
-from sagas.text.author_values import text_of
+from sagas.text.author_values import named_error
 from sagas.text.masked_texts import masking
 from sagas.text.own_frames import keep_own_frames
 
@@ -57,7 +57,7 @@ class RunnerServer:
             task = find_task(message["task"])  # in the reader thread, as are all imports of this project
         except Exception as error:  # noqa: BLE001 - the run cannot start; the error is its answer
             print(mask(traceback.format_exc()), end="", file=sys.stderr)
-            unavailable = Unavailable(f"the Spark runner cannot load the task {message['task']}: {named(error)}")
+            unavailable = Unavailable(f"the Spark runner cannot load the task {message['task']}: {named_error(error)}")
             self.send({"answer": message["run"], "error": error_to_json(unavailable)})
             return
         context = TaskContext(message["run"], message["tag"], self._settings, self._sessions, self.send)
@@ -152,10 +152,6 @@ def _traceback(error: BaseException) -> str:
     return whole if error.__traceback__ is None else "".join(traceback.format_exception(error))
 
 
-def named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {text_of(error)}"
-
-
 def is_connection_error(error: BaseException | None) -> bool:
     """Return whether this error originates from a broken connection to the JVM."""
     while error is not None:
@@ -188,7 +184,7 @@ def main() -> None:
         import_spark(settings)
     except Exception as error:  # noqa: BLE001 - reported to the worker; details are in its log
         print(mask(traceback.format_exc()), end="", file=sys.stderr)
-        server.give_up(RunnerLost(f"PySpark cannot be imported: {named(error)}"))
+        server.give_up(RunnerLost(f"PySpark cannot be imported: {named_error(error)}"))
     server.send({"ready": True})
     for line in messages:
         server.handle(decode_message(line))

@@ -20,7 +20,7 @@ from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, Rejected, Unavailable, Unequipped, UsageError
 from sagas.settings.masking import remember_settings
 from sagas.text.author_errors import attribute_of
-from sagas.text.author_values import reportable, text_of
+from sagas.text.author_values import named_error, reportable, text_of
 from sagas.text.exact_json import decode_json, encode_json
 
 HEARTBEAT_INTERVAL = 1.0
@@ -90,7 +90,7 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
         case SourcesChanged():
             return {"kind": RETRY_KIND, "message": "the sources of jobs have changed"}
         case _:
-            return {"kind": "infrastructure", "message": f"{type(error).__name__}: {text_of(error)}"}
+            return {"kind": "infrastructure", "message": named_error(error)}
 
 
 def _message(error: BaseException) -> str:

@@ -12,8 +12,7 @@ from saga_activities.guard import watermark
 from saga_activities.guard.tables import guard_table
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import RecordedEffect, reading_tables
-from saga_workers.temporal.temporal_runs import describe_run, list_runs
-from saga_workers.temporal.visibility_filter import prefix_condition
+from saga_workers.temporal.temporal_runs import describe_run, list_runs_below
 from sagas.definition.model import Definition, StepDefinition, guarded_effects, is_nested
 from sagas.protocol.payloads import idempotency_key
 from sagas.settings import Settings
@@ -120,11 +119,8 @@ async def _has_run(locator: Locator, saga_id: str, step: StepDefinition) -> bool
     id = idempotency_key(saga_id, step.id, 1)
     if step.for_each is None:
         return await describe_run(locator.temporal, id) is not None
-    condition = prefix_condition("WorkflowId", f"{id}#")
-    if condition is not None:
-        async for run in list_runs(locator.temporal, condition):
-            if run.id.startswith(f"{id}#"):
-                return True
+    async for _ in list_runs_below(locator.temporal, f"{id}#"):
+        return True
     return False
 
 

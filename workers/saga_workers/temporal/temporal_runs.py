@@ -38,6 +38,7 @@ from saga_workers.temporal.known_silence import is_known_silent
 from saga_workers.temporal.payload_codec import EncryptingCodec, decrypted, missing_key_id
 from saga_workers.temporal.search_attributes import SEARCH_ATTRIBUTES
 from saga_workers.temporal.server_time import ServerTime
+from saga_workers.temporal.visibility_filter import prefix_condition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
 from sagas.text.shortening import shorten_middle
@@ -172,6 +173,15 @@ async def list_runs(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:
         token = answer.next_page_token
         if not token:
             return
+
+
+async def list_runs_below(temporal: Temporal, start: str) -> AsyncIterator[RunInfo]:
+    """The runs whose ids begin with ``start``, newest first; none if it has no literal to ask Temporal for."""
+    condition = prefix_condition("WorkflowId", start)
+    if condition is not None:
+        async for run in list_runs(temporal, condition):
+            if run.id.startswith(start):
+                yield run
 
 
 async def namespace_retention(temporal: Temporal) -> float:

@@ -18,8 +18,15 @@ from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_single
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_client import start_headers
-from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, count_pollers, describe_run, list_runs
-from saga_workers.temporal.visibility_filter import keyword_condition, prefix_condition
+from saga_workers.temporal.temporal_runs import (
+    RunDescription,
+    RunInfo,
+    count_pollers,
+    describe_run,
+    list_runs,
+    list_runs_below,
+)
+from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.builtins.signal_names import RETRY_NOTIFICATION_SIGNAL
 from sagas.definition.times import format_timestamp
 from sagas.errors import RefusedError, UsageError, did_you_mean
@@ -79,9 +86,8 @@ async def _other_run(temporal: Temporal, row: NotificationView, saga_id: str) ->
     described = await describe_run(temporal, second_workflow_id(row.run))
     if described is not None and _is_of(described.run, saga_id):
         return described.run
-    condition = None if described is None else prefix_condition("WorkflowId", f"{row.run}.")
-    if condition is not None:
-        async for run in list_runs(temporal, condition):
+    if described is not None:
+        async for run in list_runs_below(temporal, f"{row.run}."):
             if _is_of(run, saga_id):
                 return run
     return None

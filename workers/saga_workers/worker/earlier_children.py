@@ -24,8 +24,13 @@ from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_single
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.run_history import start_of_run
-from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, count_pollers, describe_run, list_runs
-from saga_workers.temporal.visibility_filter import prefix_condition
+from saga_workers.temporal.temporal_runs import (
+    RunDescription,
+    RunInfo,
+    count_pollers,
+    describe_run,
+    list_runs_below,
+)
 from saga_workers.views.saga_view import view_of_run
 from sagas.machine.parked import MOST_REPORTED
 from sagas.protocol.nested_result import completed_child
@@ -164,11 +169,8 @@ async def _why_not_again(settings: Settings, locator: Locator, id: str) -> str |
 
 
 async def _has_nested_runs(locator: Locator, id: str) -> bool:
-    condition = prefix_condition("WorkflowId", f"{id}/")
-    if condition is not None:
-        async for run in list_runs(locator.temporal, condition):
-            if run.id.startswith(f"{id}/"):
-                return True
+    async for _ in list_runs_below(locator.temporal, f"{id}/"):
+        return True
     return False
 
 
