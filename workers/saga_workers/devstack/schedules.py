@@ -41,8 +41,10 @@ def report_missing_setup(settings: Settings, report: Report) -> None:
 
 def _has_schedules(project: Project, report: Report) -> bool:
     """Return whether a definition has a schedule. A project with mistakes has none yet, and its servers start."""
+    from saga_workers.schedules.schedule_status import uses_schedules
+
     try:
-        return any(definition.schedule is not None for definition in project.definitions.values())
+        return uses_schedules(project)
     except SagaError as error:
         report(f"no schedules are set up: {error.message}")
         return False

@@ -14,7 +14,7 @@ from saga_spark.reconcile.findings import Finding
 from saga_workers.ledger.run_ledger import SETTLE_TIME, RunLedger
 from saga_workers.location.locator import Locator
 from saga_workers.stuck.interrupted_undos import is_parked_undo
-from saga_workers.stuck.verdict import RUN_DELETED, undo_again
+from saga_workers.stuck.verdict import RUN_DELETED, undo_again_command
 from saga_workers.temporal.machine_query import read_machine
 from saga_workers.temporal.root_starts import nested_root_start
 from saga_workers.temporal.saga_input import first_input
@@ -80,7 +80,7 @@ async def write_row(locator: Locator, saga_id: str) -> str:
     if view.is_unverified:
         raise RefusedError(f"{view.state} {view.incomplete}")
     if await is_parked_undo(locator, location, view):
-        raise RefusedError(f"Temporal has no run of its undo any more; {undo_again(saga_id)} finishes it")
+        raise RefusedError(f"Temporal has no run of its undo any more; {undo_again_command(saga_id)} finishes it")
     if view.state not in RECORDED_STATES:
         raise RefusedError(f"it is {view.state} now")
     last = described.run if location.undo is None else location.undo.run

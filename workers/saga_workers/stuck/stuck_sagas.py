@@ -25,7 +25,7 @@ from saga_workers.stuck.open_sagas import (
 )
 from saga_workers.stuck.run_reasons import is_failing_task, temporal_reasons
 from saga_workers.stuck.stuck_view import awaits_reply, with_earlier_saga, with_reasons
-from saga_workers.stuck.verdict import OpenSaga, left_saga, terminated_saga, undo_again
+from saga_workers.stuck.verdict import OpenSaga, left_saga, terminated_saga, undo_again_command
 from saga_workers.temporal.saga_input import UnreadableRunInput
 from saga_workers.temporal.temporal_runs import (
     ENDED_FROM_OUTSIDE,
@@ -179,7 +179,7 @@ async def _portions(runs: AsyncIterator[RunInfo]) -> AsyncIterator[list[RunInfo]
 def remedy(view: SagaView) -> str:
     """The command that continues a stuck saga, or shows what has to be decided about it."""
     if view.state == "TERMINATED" and view.can_undo:
-        return undo_again(view.id)
+        return undo_again_command(view.id)
     if view.needs_resume or (view.needs_resume is None and view.state == "TERMINATED"):
         return view.continue_command or saga_command("resume", view.id)
     helps = list(map(worker_help, view.stuck or ()))

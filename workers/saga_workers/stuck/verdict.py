@@ -76,7 +76,7 @@ class OpenSaga:
     def command(self) -> str:
         """The command that continues the saga, or shows how its parent does."""
         if self.verdict == "undo deleted":
-            return undo_again(self.saga_id)
+            return undo_again_command(self.saga_id)
         if self.verdict in ("id taken", "unreadable"):
             return saga_command("show", self.saga_id)
         if self.parent is not None:
@@ -170,7 +170,7 @@ class OpenSaga:
         return view if self.parent is None else replace(view, needs_resume=False)
 
 
-def undo_again(saga_id: str) -> str:
+def undo_again_command(saga_id: str) -> str:
     """The command that finishes an undo without a run, under the same keys."""
     return saga_command("undo", saga_id, reason="its undo was interrupted")
 

@@ -154,7 +154,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         # What another run has undone is not undone by this one; what it may leave when it is terminated is, by the same
         # keys.
         "in_guards": {} if undone_elsewhere else _in_guards(effects),
-        "undone_entries": _undone_entries(effects, story),
+        "undone_entries": _begun_or_made_undos(effects, story),
         "undecided_undos": {} if undone_elsewhere else _undecided_undos(effects, states),
         "left": pack_state(
             {
@@ -252,7 +252,7 @@ async def _last_story(locator: Locator, about: Mapping[str, Any]) -> SagaView | 
     return await story_in_ledger(locator.ledger, about["saga_id"], saga, generation, *of_start)
 
 
-def _undone_entries(effects: Sequence[RecordedEffect], story: SagaView | None) -> dict[str, int]:
+def _begun_or_made_undos(effects: Sequence[RecordedEffect], story: SagaView | None) -> dict[str, int]:
     """The entries whose undo was made, as a guard, a reply or the ledger tells, or whose undo command was sent, with
     their highest generations.
     """

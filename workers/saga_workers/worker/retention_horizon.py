@@ -77,7 +77,7 @@ async def _earliest_start(locator: Locator, runs: AsyncIterator[RunInfo], before
 
 async def _undoable_runs(locator: Locator, query: str) -> AsyncIterator[RunInfo]:
     async for run in list_runs(locator.temporal, query):
-        check = may_be_continued if run.ended_from_outside else _may_be_undone
+        check = may_be_continued if run.ended_from_outside else _can_still_be_undone
         if await check(locator, run):
             yield run
 
@@ -104,8 +104,10 @@ async def may_be_continued(locator: Locator, run: RunInfo) -> bool:
     return not same_owner(*starts)
 
 
-async def _may_be_undone(locator: Locator, run: RunInfo) -> bool:
-    """A run whose outcome is not signed, and not in the ledger either, may be a saga of this project that somebody else
+async def _can_still_be_undone(locator: Locator, run: RunInfo) -> bool:
+    """Return whether the saga of a closed run may be undone.
+
+    A run whose outcome is not signed, and not in the ledger either, may be a saga of this project that somebody else
     has closed: it keeps its rows. Runs without an outcome are not sagas. Those of another project have other keys.
     """
     view = await closed_view(run)
