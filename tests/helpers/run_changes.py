@@ -12,6 +12,9 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 
+from saga_workers.temporal.temporal_runs import describe_run
+from tests.helpers.waiting import until
+
 FIRST_TASK = 4
 """The event at which the first workflow task of a saga is completed."""
 
@@ -38,6 +41,16 @@ async def reset_run(
 
 
 async def delete_run(temporal: Temporal, id: str, run_id: str = "") -> None:
+    """Delete a run of the id, the newest one without ``run_id``, and wait until Temporal does not know it any more."""
+    await request_deletion(temporal, id, run_id)
+
+    async def is_gone() -> bool:
+        return await describe_run(temporal, id, run_id) is None
+
+    await until(is_gone)
+
+
+async def request_deletion(temporal: Temporal, id: str, run_id: str = "") -> None:
     """Ask Temporal to delete a run of the id, the newest one without ``run_id``, which it does a little later."""
     request = DeleteWorkflowExecutionRequest(
         namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=id, run_id=run_id)

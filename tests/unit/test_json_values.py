@@ -14,15 +14,8 @@ from saga_activities.messaging import kafka_request
 from sagas.input_limits import MAX_JSON_DEPTH
 from sagas.text.json_values import has_more_values, json_problem
 from sagas.text.printable import printable_json
+from tests.helpers.nested_lists import nested_list
 from tests.helpers.quiet_cpu import is_short
-
-
-def nested(levels: int) -> Any:
-    """A number inside this many lists."""
-    value: Any = 1
-    for _ in range(levels):
-        value = [value]
-    return value
 
 
 def text(levels: int) -> bytes:
@@ -35,9 +28,9 @@ TOO_DEEP = "nested deeper than 100 levels"
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (nested(MAX_JSON_DEPTH), None),
-        (nested(MAX_JSON_DEPTH + 1), f"it is {TOO_DEEP}"),
-        (nested(100_000), f"it is {TOO_DEEP}"),
+        (nested_list(MAX_JSON_DEPTH, 1), None),
+        (nested_list(MAX_JSON_DEPTH + 1, 1), f"it is {TOO_DEEP}"),
+        (nested_list(100_000, 1), f"it is {TOO_DEEP}"),
         ({"a": [0.5, float("nan")]}, "nan is not a JSON number"),
         ([float("-inf")], "-inf is not a JSON number"),
         (10**4000 - 1, None),
@@ -64,9 +57,9 @@ def test_values_are_counted_where_that_is_a_limit() -> None:
 
 
 def test_a_result_has_the_same_depth() -> None:
-    assert result_codec.to_json_value(nested(MAX_JSON_DEPTH)) == nested(MAX_JSON_DEPTH)
+    assert result_codec.to_json_value(nested_list(MAX_JSON_DEPTH, 1)) == nested_list(MAX_JSON_DEPTH, 1)
     with pytest.raises(result_codec.UnusableResult, match=TOO_DEEP):
-        result_codec.to_json_value(nested(MAX_JSON_DEPTH + 1))
+        result_codec.to_json_value(nested_list(MAX_JSON_DEPTH + 1, 1))
     cyclic: list[Any] = []
     cyclic.append(cyclic)
     with pytest.raises(result_codec.UnusableResult, match=TOO_DEEP):
@@ -80,8 +73,8 @@ def test_a_record_and_a_reply_have_the_same_depth() -> None:
             timestamp=lambda: (0, -1), value=lambda levels=levels: text(levels),
         )  # fmt: skip
         if levels == MAX_JSON_DEPTH:
-            assert record_codec.decode(message).value == nested(levels)
-            assert kafka_request._kept_value(text(levels)) == nested(levels)
+            assert record_codec.decode(message).value == nested_list(levels, 1)
+            assert kafka_request._kept_value(text(levels)) == nested_list(levels, 1)
             continue
         with pytest.raises(record_codec.MalformedRecord, match=r"nested deeper|recursion"):
             record_codec.decode(message)

@@ -24,6 +24,7 @@ from sagas.workflow import bulk_workflow
 from sagas.workflow.failures import refused_error
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
+from tests.helpers.nested_lists import nested_list
 from tests.helpers.processes import TemporalServer, TriggerProcess, WorkerProcess, http_get
 from tests.helpers.waiting import until_in_thread
 from tests.integration.bulk.conftest import Bank
@@ -334,13 +335,6 @@ async def test_events_wait_until_a_worker_claims_them(
     assert bank.balances() in ({"a1": 30}, {"a1": 31})
 
 
-def nested(levels: int) -> Any:
-    value: Any = 1
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
 @pytest.mark.slow
 async def test_the_deepest_input_shares_a_workflow(
     kafka: Broker, bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
@@ -349,8 +343,10 @@ async def test_the_deepest_input_shares_a_workflow(
     base, url = bank_project
     topic, settings = kafka.create_topic(), kafka.settings()
     project = with_trigger(base, settings, topic, "{max: 100, wait: 500ms}")
-    deep = [{**deposit(20 + levels), "x": nested(levels)} for levels in (96, 97, 98, 99)]
-    produce_keyed(kafka, topic, [("k", event) for event in (*map(deposit, range(20)), *deep, {"x": nested(100)})])
+    deep = [{**deposit(20 + levels), "x": nested_list(levels, 1)} for levels in (96, 97, 98, 99)]
+    produce_keyed(
+        kafka, topic, [("k", event) for event in (*map(deposit, range(20)), *deep, {"x": nested_list(100, 1)})]
+    )
     async with running_worker(project) as client, triggering(project) as metrics:
         bank = Bank(client, project, url)
         bank.open_accounts(1, balance=0)

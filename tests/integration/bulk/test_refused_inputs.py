@@ -25,6 +25,7 @@ from sagas.definition.snapshot import to_snapshot
 from sagas.errors import UsageError
 from sagas.protocol.payloads import BULK_PREFIX, BULK_WORKFLOW, DEFINITION_HEADER
 from tests.helpers.local_worker import finished
+from tests.helpers.nested_lists import nested_list
 from tests.helpers.waiting import LIMIT
 from tests.integration.bulk.conftest import Bank
 
@@ -42,19 +43,12 @@ async def start_by_hand(bank: Bank, inputs: Mapping[str, Any], saga: str = "wait
         )
 
 
-def deep(levels: int) -> Any:
-    value: Any = "x"
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
 async def test_the_inputs_at_fault_are_named_and_the_others_start(bank: Bank) -> None:
     inputs = {
         "by-hand-1": {"id": "by-hand-1", "waits": False},
         "by-hand-2": {"id": 2},
         "by/hand/3": {"id": "by-hand-3"},
-        "by-hand-4": {"id": "by-hand-4", "note": deep(120)},
+        "by-hand-4": {"id": "by-hand-4", "note": nested_list(120)},
         "by-hand-5": {"id": "by-hand-5", "waits": False},
     }
     handle = await start_by_hand(bank, inputs)

@@ -5,25 +5,20 @@ from __future__ import annotations
 from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
 from tests.helpers import run_changes
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import row
 
 
-async def waits_at(client: Client, id: str, step: str) -> None:
+async def waits_at(client: Client, id: str, step: str = "go") -> None:
+    """Wait until this step of the newest run of the saga runs."""
+
     async def waits() -> bool:
+        if (await client.locator.locate(id)).kind == "unknown":
+            return False
         return row(await client.show(id), step)["state"] == "RUNNING"
 
     await until(waits)
-
-
-async def delete(client: Client, id: str) -> None:
-    """Delete the newest run of the saga, and wait until Temporal does not know it any more."""
-    await run_changes.delete_run(client.temporal, id)
-
-    async def gone() -> bool:
-        return (await client.locator.locate(id)).kind == "unknown"
-
-    await until(gone)
 
 
 async def repeat(client: Client, id: str, how: str, *, after: str = "go") -> None:
@@ -32,5 +27,5 @@ async def repeat(client: Client, id: str, how: str, *, after: str = "go") -> Non
     if how == "reset":
         await run_changes.reset_run(client.temporal, id, keeps_signals=False)
         return
-    await delete(client, id)
+    await delete_run(client.temporal, id)
     await start_again(client, await client.locator.locate(id), not_ended=True, who="anna", reason="lost")

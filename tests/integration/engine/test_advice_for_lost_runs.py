@@ -18,8 +18,9 @@ from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError, UsageError
 from sagas.text.continuation_words import CANCEL_BEFORE, CANCEL_OR_NOT, ONLY_FORWARD
 from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import delete_run
 from tests.integration.engine.environment import Environment, begin, handle
-from tests.integration.engine.test_deleted_runs import delete_run, waiting
+from tests.integration.engine.repeated_runs import waits_at
 
 SAGA = """
     saga: advised
@@ -41,8 +42,8 @@ SENSITIVE = SAGA.replace(" CARD", ", x-sensitive: true")
 
 async def lose(client: Client) -> str:
     id = await begin(client, "advised", {"card": "4711"})
-    await waiting(client, id)
-    await delete_run(client, id)
+    await waits_at(client, id)
+    await delete_run(client.temporal, id)
     return id
 
 
@@ -75,7 +76,7 @@ async def test_a_saga_past_its_pivot_is_not_to_be_cancelled(env: Environment, de
             == f"{command}    starts it again where its effects are, if it had not ended; {then}"
         )
         await start_again(client, await client.locator.locate(id))
-        await waiting(client, id)
+        await waits_at(client, id)
         if then == ONLY_FORWARD:
             with pytest.raises(RefusedError):
                 await client.cancel(id)

@@ -35,12 +35,13 @@ from saga_workers.views.saga_list import SagaFilter
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
 from sagas.settings import SqlConnection
-from tests.helpers import run_changes
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.new_databases import new_database
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle, resolve, row
+from tests.integration.engine.repeated_runs import waits_at
 
 SAGA = """
     saga: deletable
@@ -121,27 +122,10 @@ async def holdings(bank: AsyncEngine, env: Environment, id: str) -> dict[str, in
     return {name: (await query(engine, sql, id=id))[0][0] for name, (engine, sql) in statements.items()}
 
 
-async def delete_run(client: Client, id: str) -> None:
-    """Delete the run as an operator does, and wait until Temporal does not know it any more."""
-    await run_changes.delete_run(client.temporal, id)
-
-    async def gone() -> bool:
-        return (await client.locator.locate(id)).kind == "unknown"
-
-    await until(gone)
-
-
 async def resume(client: Client, id: str) -> None:
     location = await client.locator.locate(id)
     assert await judge(client.locator, client.project.settings, location) in ("deleted", "replaced")
     await start_again(client, location, who="anna", reason="lost")
-
-
-async def waiting(client: Client, id: str) -> None:
-    async def waits() -> bool:
-        return row(await client.show(id), "go")["state"] == "RUNNING"
-
-    await until(waits)
 
 
 async def check_commands(client: Client, deleted: OpenSaga) -> None:
@@ -178,11 +162,11 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
     sku = await add_goods(bank)
     async with env.serving(SAGA) as client:
         id = await begin(client, "deletable", {"sku": sku, "units": 2})
-        await waiting(client, id)
+        await waits_at(client, id)
         held = await holdings(bank, env, id)
         assert held == {"row locks": 1, "held events": 1, "prepared": 1, "locks": 1}
         assert await find_lost(client.locator, client.project.settings, id) == []
-        await delete_run(client, id)
+        await delete_run(client.temporal, id)
 
         with pytest.raises(UsageError, match=r"its effects are open: take on bank, reserve on bank") as unknown:
             await client.show(id)
@@ -200,7 +184,7 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
         assert await holdings(bank, env, id) == held
 
         await resume(client, id)
-        await waiting(client, id)
+        await waits_at(client, id)
         [resumed] = (await client.show(id))["operator"]
         assert (resumed["who"], resumed["decision"], resumed["reason"]) == ("anna (unverified)", "resume", "lost")
         assert await holdings(bank, env, id) == held
@@ -226,7 +210,7 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
 async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one(env: Environment) -> None:
     async with env.serving(PLAIN) as client:
         id = await begin(client, "replaceable", {"n": 1})
-        await waiting(client, id)
+        await waits_at(client, id)
         await client.temporal.start_workflow(
             "replaceable",
             {"n": 2},
@@ -246,7 +230,7 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
         assert replaced.kind == "run_replaced"
 
         await resume(client, id)
-        await waiting(client, id)
+        await waits_at(client, id)
         assert await find_lost_runs(client.locator, client.project.settings, scope, []) == []
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
@@ -274,11 +258,11 @@ async def test_the_effects_of_another_saga_are_not_its_own(env: Environment, end
     """
     async with env.serving(own, other) as client:
         id = await begin(client, "held", {"n": 1})
-        await waiting(client, id)
+        await waits_at(client, id)
         queue, conflict = client.project.settings.temporal.task_queue, WorkflowIDConflictPolicy.TERMINATE_EXISTING
         await client.temporal.execute_workflow("holder", {}, id=id, task_queue=queue, id_conflict_policy=conflict)
         await resume(client, id)
-        await waiting(client, id)
+        await waits_at(client, id)
         assert (await client.show(id))["phase"] == "forward"
         if ends == "cancelled":
             await client.cancel(id)
@@ -297,16 +281,16 @@ async def test_a_run_with_another_start_leads_back_to_the_first_one(env: Environ
     timed = PLAIN.replace("replaceable", "timed").replace("${{ input.n }}", "${{ string(saga.started_at) }}")
     async with env.serving(timed) as client:
         id = await begin(client, "timed", {"n": 1})
-        await waiting(client, id)
+        await waits_at(client, id)
         began = (await client.show(id))["started_at"]
-        await delete_run(client, id)
+        await delete_run(client.temporal, id)
         await begin(client, "timed", {"n": 1}, id=id)
         story = await finished(client, id)
         assert (story["state"], "`saga resume ID`" in row(story, "first")["error"]["message"]) == ("PARKED", True)
         listed = [view async for view in list_stuck(client.locator, SagaFilter(saga="timed"), limit=100)]
         assert [remedy(view) for view in listed if view.id == id] == [f"saga resume {id}"]
         await resume(client, id)
-        await waiting(client, id)
+        await waits_at(client, id)
         assert (await client.show(id))["started_at"] == began
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
@@ -317,7 +301,7 @@ async def test_a_saga_that_has_ended_is_not_started_again(env: Environment) -> N
     """A completed saga has effects, which were taken for open: its steps without keys ran a second time."""
     async with env.serving(PLAIN.replace("replaceable", "completable")) as client:
         id = await begin(client, "completable", {"n": 1})
-        await waiting(client, id)
+        await waits_at(client, id)
         await handle(client, id).signal("go")
         assert (await finished(client, id))["state"] == "COMPLETED"
         calls = len(env.asked)
@@ -342,11 +326,11 @@ async def test_a_saga_that_was_continued_to_its_end_is_not_started_again(
     monkeypatch.setattr(continuation, "_UNDO_TIMEOUT", 0.0)
     async with env.serving(definition) as client:
         id = await begin(client, "continued", {})
-        await waiting(client, id)
+        await waits_at(client, id)
         await handle(client, id).terminate("a test")
         assert await judge(client.locator, client.project.settings, await client.locator.locate(id)) == "terminated"
         await continuation.continue_saga(client.locator, id, "ada")
-        await waiting(client, id)
+        await waits_at(client, id)
         await client.signal(id, "go")
         assert (await finished(client, id))["state"] == "COMPLETED"
         location = await client.locator.locate(id)
@@ -358,8 +342,8 @@ async def test_a_saga_that_was_continued_to_its_end_is_not_started_again(
 async def test_a_saga_that_may_have_ended_is_started_again_by_who_knows_better(env: Environment) -> None:
     async with env.serving(PLAIN.replace("replaceable", "forgettable")) as client:
         id = await begin(client, "forgettable", {"n": 1})
-        await waiting(client, id)
-        await delete_run(client, id)
+        await waits_at(client, id)
+        await delete_run(client.temporal, id)
         async with env.engine.begin() as connection:
             older = "update saga_guard set created_at = created_at - 1e7 where saga_id = :id"
             await connection.execute(text(older), {"id": id})
@@ -370,7 +354,7 @@ async def test_a_saga_that_may_have_ended_is_started_again_by_who_knows_better(e
             await start_again(client, location)
         assert refused.value.help == f"if it had not, saga resume {id} --not-ended"
         await start_again(client, location, not_ended=True)
-        await waiting(client, id)
+        await waits_at(client, id)
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []
@@ -379,8 +363,8 @@ async def test_a_saga_that_may_have_ended_is_started_again_by_who_knows_better(e
 async def test_a_definition_that_has_changed_is_named(env: Environment) -> None:
     async with env.serving(PLAIN.replace("replaceable", "changeable")) as client:
         id = await begin(client, "changeable", {"n": 1})
-        await waiting(client, id)
-        await delete_run(client, id)
+        await waits_at(client, id)
+        await delete_run(client.temporal, id)
         location = await client.locator.locate(id)
         older = client.project.definition("changeable")
         client.project.definitions["changeable"] = replace(older, digest="sha256:other")
@@ -389,7 +373,7 @@ async def test_a_definition_that_has_changed_is_named(env: Environment) -> None:
         assert changed.value.help is not None
         assert "--definition FILE" in changed.value.help
         await start_again(client, location, definition=older)
-        await waiting(client, id)
+        await waits_at(client, id)
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []
@@ -405,10 +389,10 @@ async def test_an_undo_elsewhere_that_may_be_missing_is_asked_for(env: Environme
     env.plan["undo first"] = [Rejected("closed")]
     async with env.serving(definition) as client:
         id = await begin(client, "undone-elsewhere", {})
-        await waiting(client, id)
+        await waits_at(client, id)
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "PARKED"
-        await delete_run(client, id)
+        await delete_run(client.temporal, id)
         location = await client.locator.locate(id)
         with pytest.raises(RefusedError, match=f"look there for the key {id}/first/undo") as refused:
             await start_again(client, location)
@@ -433,12 +417,12 @@ async def test_a_repeated_step_goes_on_with_its_generation(env: Environment) -> 
     env.plan["do again"] = [Rejected("closed"), {"value": 1}]
     async with env.serving(definition) as client:
         id = await begin(client, "repeated-steps", {})
-        await waiting(client, id)
+        await waits_at(client, id)
         assert row(await client.show(id), "again")["generation"] == 2
-        await delete_run(client, id)
+        await delete_run(client.temporal, id)
         calls = len(env.asked)
         await resume(client, id)
-        await waiting(client, id)
+        await waits_at(client, id)
         assert [call.what for call in env.asked[calls:]] == []
         assert row(await client.show(id), "again")["generation"] == 2
         await client.cancel(id)

@@ -12,6 +12,7 @@ from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle
+from tests.integration.engine.repeated_runs import waits_at
 from tests.integration.engine.test_deleted_runs import (
     SAGA,
     add_goods,
@@ -19,7 +20,6 @@ from tests.integration.engine.test_deleted_runs import (
     goods,
     holdings,
     resume,
-    waiting,
 )
 
 HOLDER = """
@@ -49,7 +49,7 @@ async def test_another_saga_leaves_what_this_one_holds(
     sku, another = await add_goods(bank), await add_goods(bank)
     async with env.serving(SAGA, HOLDER) as client:
         id, settings = await begin(client, "deletable", {"sku": sku, "units": 2}), client.project.settings
-        await waiting(client, id)
+        await waits_at(client, id)
         held = await holdings(bank, env, id)
         assert held == {"row locks": 1, "held events": 1, "prepared": 1, "locks": 1}
         name, input = ("deletable", {"sku": sku, "units": 3}) if other == "deletable" else ("holder", {"sku": sku})
@@ -69,7 +69,7 @@ async def test_another_saga_leaves_what_this_one_holds(
         assert await holdings(bank, env, id) == held
 
         await resume(client, id)
-        await waiting(client, id)
+        await waits_at(client, id)
         if ends == "cancelled":
             await client.cancel(id)
             assert (await finished(client, id))["state"] == "COMPENSATED"

@@ -13,23 +13,21 @@ from saga_activities.ledger.schema import create_ledger
 from saga_workers.client import Client
 from saga_workers.location.traces import recorded_effects
 from saga_workers.stuck.resumption import start_again
-from saga_workers.temporal.temporal_runs import describe_run
 from sagas.errors import UsageError
 from sagas.project import Project
 from sagas.settings import SqlConnection
 from sagas.settings.connections import async_url
 from sagas.settings.ledger import LedgerSettings
-from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
-from tests.helpers.waiting import until
-from tests.integration.engine.environment import Environment, begin, row
+from tests.helpers.run_changes import delete_run
+from tests.integration.engine.environment import Environment, begin
+from tests.integration.engine.repeated_runs import waits_at
 from tests.integration.engine.test_unknown_ends import (
     MAY_HAVE_ENDED,
     SHIPPED,
     check_that_it_is_not_resumed,
     completed_and_deleted,
     lost,
-    waits,
 )
 
 WAITING = """
@@ -48,26 +46,9 @@ OUTER = """
 
 async def started_and_deleted(client: Client, saga: str = "waiting") -> str:
     id = await begin(client, saga)
-    await begun(client, id if saga == "waiting" else f"{id}/inner")
-    await delete(client, id)
+    await waits_at(client, id if saga == "waiting" else f"{id}/inner")
+    await delete_run(client.temporal, id)
     return id
-
-
-async def begun(client: Client, id: str) -> None:
-    async def is_there() -> bool:
-        return await describe_run(client.temporal, id) is not None
-
-    await until(is_there)
-    await waits(client, id)
-
-
-async def delete(client: Client, id: str) -> None:
-    await run_changes.delete_run(client.temporal, id)
-
-    async def is_gone() -> bool:
-        return await describe_run(client.temporal, id) is None
-
-    await until(is_gone)
 
 
 async def advice(client: Client, id: str) -> str:
@@ -89,7 +70,7 @@ async def test_a_saga_that_had_completed_before_there_was_a_ledger_is_not_resume
         assert "starts it again where its effects are, if it had not ended; then" in await advice(client, id)
         await check_that_it_is_not_resumed(client, id)
         await start_again(client, await client.locator.locate(id), not_ended=True)
-        await waits(client, id)
+        await waits_at(client, id)
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []
@@ -102,7 +83,7 @@ async def test_a_saga_of_this_ledger_is_resumed_wherever_it_has_stopped(env: Env
         assert "starts it again where its effects are; then" in await advice(client, id)
     async with env.again() as client:
         await start_again(client, await client.locator.locate(id))
-        await waits(client, id)
+        await waits_at(client, id)
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []
@@ -119,18 +100,14 @@ async def test_a_saga_that_has_gone_on_with_the_ledger_is_resumed(env: Environme
     )
     async with env.serving(definition) as client:
         id = await begin(client, "waiting")
-        await waits(client, id)
+        await waits_at(client, id)
     assert env.project is not None
     settings = env.project.settings.model_copy(update={"ledger": LedgerSettings(connection=ledger)})
     env.project = Project(settings, env.project.actions)
     async with env.again() as client:
         await client.signal(id, "go")
-
-        async def is_waiting() -> bool:
-            return row(await client.show(id), "last")["state"] == "RUNNING"
-
-        await until(is_waiting)
-        await delete(client, id)
+        await waits_at(client, id, "last")
+        await delete_run(client.temporal, id)
         effects = await recorded_effects(client.project.settings, id)
         marks = [effect.origin.ledger for effect in effects if effect.origin is not None]
         assert marks == ["", await client.locator.ledger.identity()]
@@ -161,11 +138,11 @@ async def test_the_effects_of_nested_sagas_tell_for_a_parent_that_has_none(
 ) -> None:
     async with env.serving(OUTER, WAITING) as client:
         id = await started_and_deleted(client, "outer")
-        await delete(client, f"{id}/inner")
+        await delete_run(client.temporal, f"{id}/inner")
         assert "starts it again; then" in await advice(client, id)
         definition = client.project.definition("outer")
         await start_again(client, await client.locator.locate(id), definition=definition, input={})
-        await begun(client, f"{id}/inner")
+        await waits_at(client, f"{id}/inner")
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []

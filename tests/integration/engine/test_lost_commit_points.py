@@ -15,6 +15,7 @@ from sagas import Rejected
 from sagas.errors import RefusedError
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle, resolve, row
 from tests.integration.engine.repeated_runs import waits_at
@@ -40,15 +41,6 @@ GUARDED_LAST = (
 )
 
 
-async def delete(client: Client, id: str) -> None:
-    await run_changes.delete_run(client.temporal, id)
-
-    async def gone() -> bool:
-        return (await client.locator.within_temporal().locate(id)).home is None
-
-    await until(gone)
-
-
 async def committed_and_deleted(client: Client) -> str:
     """A saga that has confirmed its step h, and not g, without a run."""
     id = await begin(client, "tried")
@@ -65,7 +57,7 @@ async def committed_and_deleted(client: Client) -> str:
     await until(confirms)
     if client.locator.ledger.configured:
         await until(recorded)
-    await delete(client, id)
+    await delete_run(client.temporal, id)
     return id
 
 
@@ -106,7 +98,7 @@ async def test_a_second_deletion_does_not_forget_the_commit_point(env: Environme
         await handle(client, id).signal("go")
         story = await finished(client, id)
         assert (story["state"], story["phase"], story["parked"][0]["step"]) == ("PARKED", "committed", "h")
-        await delete(client, id)
+        await delete_run(client.temporal, id)
         env.plan["do h"] = [None]
         await resume(client, id)
         await check_that_it_only_goes_forward(env, client, id, asks="h")
@@ -167,7 +159,7 @@ async def test_an_operator_who_knows_that_nothing_was_confirmed_is_believed(env:
     async with env.serving(TRIED) as client:
         id = await begin(client, "tried")
         await waits_at(client, id, "go")
-        await delete(client, id)
+        await delete_run(client.temporal, id)
         await resume(client, id, committed=False)
         await client.cancel(id)
         assert ((await finished(client, id))["state"], await env.effects()) == ("COMPENSATED", [])
@@ -177,7 +169,7 @@ async def test_nobody_has_to_tell_of_a_saga_that_had_not_come_to_a_guarded_step(
     async with env.serving(GUARDED_LAST) as client:
         id = await begin(client, "tried")
         await waits_at(client, id, "go")
-        await delete(client, id)
+        await delete_run(client.temporal, id)
         with pytest.raises(RefusedError, match="--committed does not count") as refused:
             await resume(client, id, committed=True)
         assert refused.value.help == f"saga resume {id}"

@@ -11,7 +11,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from saga_workers.client import Client
 from saga_workers.stuck.open_sagas import find_lost
 from tests.integration.engine.environment import Environment, handle, row
-from tests.integration.engine.nested.families import GO, book, define, has_state, waits
+from tests.integration.engine.nested.families import GO, book, define, has_state
+from tests.integration.engine.repeated_runs import waits_at
 
 LINE = define("line", "{id: first, uses: book, compensate: unbook, if: input.n == 1}", book("x"), GO)
 
@@ -39,7 +40,7 @@ async def test_its_input_tells_it_from_another_one_with_its_id(env: Environment)
     async with env.serving(LINE) as client:
         id = f"line-{uuid.uuid4()}"
         await begin_as_child(client, id, {"n": 1})
-        await waits(client, id)
+        await waits_at(client, id)
         await handle(client, id).terminate("a test")
         await begin_as_child(client, id, {"n": 2})
         await has_state(client, id, "PARKED")
@@ -52,7 +53,7 @@ async def test_it_ends_as_any_saga(env: Environment) -> None:
     async with env.serving(LINE) as client:
         id = f"line-{uuid.uuid4()}"
         await begin_as_child(client, id, {"n": 1})
-        await waits(client, id)
+        await waits_at(client, id)
         assert await client.cancel(id) == "accepted"
         await has_state(client, id, "COMPENSATED")
     assert await env.effects() == []

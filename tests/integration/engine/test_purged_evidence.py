@@ -17,10 +17,11 @@ from saga_workers.stuck.stuck_view import read_view_with_stuck
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from tests.helpers.local_worker import finished
-from tests.helpers.run_changes import reset_run
+from tests.helpers.run_changes import delete_run, reset_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle
-from tests.integration.engine.test_deleted_runs import add_goods, delete_run, goods, waiting
+from tests.integration.engine.repeated_runs import waits_at
+from tests.integration.engine.test_deleted_runs import add_goods, goods
 from tests.integration.engine.test_deleted_runs import bank as bank
 
 SAGA = """
@@ -58,7 +59,7 @@ async def resume(client: Client, id: str, **options: Any) -> None:
 
 
 async def end(client: Client, id: str, state: str) -> None:
-    await waiting(client, id)
+    await waits_at(client, id)
     await (handle(client, id).signal("go") if state == "COMPLETED" else client.cancel(id))
     assert (await finished(client, id))["state"] == state
 
@@ -68,8 +69,8 @@ async def test_a_step_without_a_row_is_not_made_again(env: Environment, bank: As
     sku = await add_goods(bank)
     async with env.serving(TOGETHER) as client:
         id = await begin(client, "purged", {"sku": sku})
-        await waiting(client, id)
-        await delete_run(client, id)
+        await waits_at(client, id)
+        await delete_run(client.temporal, id)
         await purge(bank, id)
         with pytest.raises(RefusedError, match=r"nobody knows which of its steps there have happened.*take") as refused:
             await resume(client, id, not_ended=True)
@@ -89,8 +90,8 @@ async def test_definition_and_input_are_asked_for_if_only_a_reference_is_left(
     sku = await add_goods(bank)
     async with env.serving(IN_TURN) as client:
         id, definition = await begin(client, "purged", {"sku": sku}), client.project.definition("purged")
-        await waiting(client, id)
-        await delete_run(client, id)
+        await waits_at(client, id)
+        await delete_run(client.temporal, id)
         await purge(env.engine, id)
         with pytest.raises(RefusedError, match=r"no database has what .* was started with any more") as refused:
             await resume(client, id)
@@ -115,8 +116,8 @@ async def test_a_reset_of_a_completed_saga_is_refused(env: Environment, bank: As
     async with env.serving(TOGETHER) as client:
         id = await begin(client, "purged", {"sku": sku})
         if resumed:
-            await waiting(client, id)
-            await delete_run(client, id)
+            await waits_at(client, id)
+            await delete_run(client.temporal, id)
             await resume(client, id, not_ended=True)
         await end(client, id, "COMPLETED")
         completed = (await handle(client, id).describe()).run_id
@@ -161,7 +162,7 @@ async def test_a_reset_of_a_saga_that_has_not_ended_waits(env: Environment, bank
     sku = await add_goods(bank)
     async with env.serving(TOGETHER) as client:
         id = await begin(client, "purged", {"sku": sku})
-        await waiting(client, id)
+        await waits_at(client, id)
         await handle(client, id).terminate()
         await purge(bank, id)
         await purge(env.engine, id)

@@ -12,10 +12,11 @@ from saga_workers.client import Client
 from saga_workers.stuck.stuck_view import read_view_with_stuck
 from sagas.errors import RefusedError, UsageError
 from tests.helpers.local_worker import finished
-from tests.helpers.run_changes import reset_run
+from tests.helpers.run_changes import delete_run, reset_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle, resolve, send_signed
-from tests.integration.engine.test_deleted_runs import add_goods, delete_run, goods, waiting
+from tests.integration.engine.repeated_runs import waits_at
+from tests.integration.engine.test_deleted_runs import add_goods, goods
 from tests.integration.engine.test_deleted_runs import bank as bank
 from tests.integration.engine.test_purged_evidence import end, purge, resume
 
@@ -59,9 +60,9 @@ def outer(*, note: str = "book", name: str = "purged-inner") -> str:
 async def begin_and_lose(client: Client, env: Environment, bank: AsyncEngine, sku: str, *nested: str) -> str:
     """Begin the outer saga, and lose its run, and the runs and the rows of the nested ones."""
     id = await begin(client, "purged-outer", {"sku": sku})
-    await waiting(client, id)
+    await waits_at(client, id)
     for each in (id, *(f"{id}/{path}" for path in nested)):
-        await delete_run(client, each)
+        await delete_run(client.temporal, each)
     await purge(bank, f"{id}/{nested[-1]}")
     assert await goods(bank, sku) == [(4, 0), (5, 0)]
     return id
@@ -104,8 +105,8 @@ async def test_a_nested_saga_that_has_a_run_is_not_asked_about(env: Environment,
     sku = await add_goods(bank)
     async with env.serving(outer(), INNER) as client:
         id = await begin(client, "purged-outer", {"sku": sku})
-        await waiting(client, id)
-        await delete_run(client, id)
+        await waits_at(client, id)
+        await delete_run(client.temporal, id)
         await purge(bank, f"{id}/kid")
         await resume(client, id)
         await end(client, id, "COMPLETED")
@@ -119,9 +120,9 @@ async def test_the_items_that_have_runs_are_not_asked_about(env: Environment, ba
     each = each.replace("id: kid,", 'id: kid, for_each: "${{ input.skus }}",').replace("input.sku }", "item }")
     async with env.serving(each, INNER) as client:
         id = await begin(client, "purged-outer", {"skus": skus})
-        await waiting(client, id)
+        await waits_at(client, id)
         for lost in (id, f"{id}/kid#1"):
-            await delete_run(client, lost)
+            await delete_run(client.temporal, lost)
         for item in (0, 1):
             await purge(bank, f"{id}/kid#{item}")
         await resume(client, id)
@@ -173,7 +174,7 @@ async def test_a_reset_of_the_parent_makes_no_nested_step_again(env: Environment
     async with env.serving(outer(note="work"), INNER) as client:
         id = await begin(client, "purged-outer", {"sku": sku})
         await end(client, id, "COMPLETED")
-        await delete_run(client, f"{id}/kid")
+        await delete_run(client.temporal, f"{id}/kid")
         await purge(bank, f"{id}/kid")
         await reset_run(client.temporal, id)
         assert UNKNOWN in await told_why(client, f"{id}/kid")

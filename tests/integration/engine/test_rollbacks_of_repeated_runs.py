@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.guard.tables import request_table
 from saga_workers.client import Client
@@ -17,6 +16,7 @@ from sagas.settings import HttpService
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
 from tests.helpers.payment_server import PaymentServer
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
@@ -25,7 +25,7 @@ from tests.integration.engine.environment import (
     send_signed,
     states,
 )
-from tests.integration.engine.repeated_runs import delete, waits_at
+from tests.integration.engine.repeated_runs import waits_at
 
 LINE = """
     saga: line
@@ -95,7 +95,7 @@ async def begun_and_deleted(client: Client, saga: str, input: Any = None) -> str
         await waits_at(client, id, "go")
         await handle(client, id).signal("go")
     await waits_at(client, id, "go2")
-    await delete(client, id)
+    await delete_run(client.temporal, id)
     return id
 
 
@@ -236,15 +236,6 @@ async def test_a_reset_whose_former_run_is_deleted_undoes_what_that_had_done(env
         former = (await handle(client, id).describe()).run_id
     await run_changes.reset_run(client.temporal, id, keeps_signals=False)
     await run_changes.delete_run(client.temporal, id, former)
-
-    async def gone() -> bool:
-        try:
-            await client.temporal.get_workflow_handle(id, run_id=former).describe()
-        except RPCError as error:
-            return error.status is RPCStatusCode.NOT_FOUND
-        return False
-
-    await until(gone)
     async with env.again() as client:
         await waits_at(client, id, "go")
         await client.cancel(id)
@@ -276,7 +267,7 @@ async def test_a_nested_saga_ahead_is_undone_if_it_was_started(env: Environment,
         else:
             id = await begin(client, "outer")
             await waits_at(client, id, "go")
-            await delete(client, id)
+            await delete_run(client.temporal, id)
         await resume(client, id)
         await waits_at(client, id, "go")
         await client.cancel(id)

@@ -12,8 +12,10 @@ from saga_workers.location.traces import recorded_effects
 from saga_workers.reconcile.reconciliation import reconcile
 from saga_workers.stuck.open_sagas import find_lost
 from sagas.settings import SqlConnection
+from tests.helpers.run_changes import delete_run
 from tests.integration.engine.environment import Environment, begin
-from tests.integration.engine.test_deleted_runs import add_goods, delete_run, goods, waiting
+from tests.integration.engine.repeated_runs import waits_at
+from tests.integration.engine.test_deleted_runs import add_goods, goods
 from tests.integration.engine.test_deleted_runs import bank as bank
 from tests.integration.engine.test_purged_evidence import end
 
@@ -70,8 +72,8 @@ async def test_each_open_effect_is_named_once(env: Environment, bank: AsyncEngin
     sku = await add_goods(bank)
     async with env.serving(SAGA) as client:
         id = await begin(client, "shared", {"sku": sku})
-        await waiting(client, id)
-        await delete_run(client, id)
+        await waits_at(client, id)
+        await delete_run(client.temporal, id)
         [lost] = await find_lost(client.locator, client.project.settings, suspects=[id])
         assert lost.holds == ("open effects: a on bank, b on bank",)
 
@@ -82,8 +84,8 @@ async def test_rows_behind_another_connection_are_not_purged(env: Environment, b
     sku = await add_goods(bank)
     async with env.serving(SAGA) as client:
         id = await begin(client, "shared", {"sku": sku})
-        await waiting(client, id)
-        await delete_run(client, id)
+        await waits_at(client, id)
+        await delete_run(client.temporal, id)
         effects = await recorded_effects(client.project.settings, id)
         assert [(effect.entry, effect.connection, effect.shared_with) for effect in effects] == [
             ("a", "bank", ("other",)),
@@ -97,8 +99,8 @@ async def test_open_effects_without_a_run_are_in_one_place(env: Environment, ban
     sku = await add_goods(bank)
     async with env.serving(SAGA) as client:
         id = await begin(client, "shared", {"sku": sku})
-        await waiting(client, id)
-        await delete_run(client, id)
+        await waits_at(client, id)
+        await delete_run(client.temporal, id)
         rows = await findings(client, id)
         assert [row for row in rows if row[0] == "effect_without_saga"] == [
             ("effect_without_saga", step, "bank") for step in ("a", "b")

@@ -17,10 +17,9 @@ from sagas.errors import RefusedError
 from sagas.protocol.payloads import RESET_ACTIVITY
 from tests.helpers import eager_start
 from tests.helpers.local_worker import finished
-from tests.helpers.run_changes import reset_run
+from tests.helpers.run_changes import delete_run, reset_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle
-from tests.integration.engine.repeated_runs import delete
 
 COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 LINE = """
@@ -124,7 +123,7 @@ async def test_a_resumed_run_that_has_not_looked_back_is_shown_as_stuck(env: Env
     async with env.serving(GUARDED) as client:
         id = await begin(client, "guarded")
         await until(lambda: _waits(client, id))
-        await delete(client, id)
+        await delete_run(client.temporal, id)
     async with env.again(no_remote_activities=True) as client:
         await start_again(client, await client.locator.locate(id), not_ended=True)
         await until(lambda: _asks(client, id))

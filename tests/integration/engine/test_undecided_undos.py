@@ -9,6 +9,7 @@ from saga_workers.worker import before_reset
 from sagas import Rejected
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import delete_run
 from tests.integration.engine.environment import (
     Environment,
     begin,
@@ -17,7 +18,7 @@ from tests.integration.engine.environment import (
     states,
     wait_for_event,
 )
-from tests.integration.engine.repeated_runs import delete, waits_at
+from tests.integration.engine.repeated_runs import waits_at
 
 ELSEWHERE = """
     saga: elsewhere
@@ -87,7 +88,7 @@ async def test_a_person_who_knows_that_it_was_made_is_believed_after_a_reset(
         await waits_at(client, id, "go2")
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "PARKED"
-        await delete(client, id)
+        await delete_run(client.temporal, id)
         await start_again(client, await client.locator.locate(id), undone=["b"])
         await waits_at(client, id, "go")
         monkeypatch.setattr(before_reset, "_MAX_RUNS", 0)

@@ -20,11 +20,11 @@ from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
 from sagas.settings import HttpService, SqlConnection
 from sagas.settings.connections import async_url
-from tests.helpers import run_changes
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.new_databases import new_database
 from tests.helpers.payment_server import PaymentServer
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle, row, states
 from tests.integration.engine.repeated_runs import repeat, waits_at
@@ -72,17 +72,8 @@ async def undone_and_deleted(client: Client) -> str:
     await client.cancel(id)
     story = await finished(client, id)
     assert (story["state"], {states(story)[x] for x in states(story) if x[0] == "x"}) == ("PARKED", {"COMPENSATED"})
-    await delete(client, id)
+    await delete_run(client.temporal, id)
     return id
-
-
-async def delete(client: Client, id: str) -> None:
-    await run_changes.delete_run(client.temporal, id)
-
-    async def gone() -> bool:
-        return (await client.locator.within_temporal().locate(id)).home is None
-
-    await until(gone, limit=30.0)
 
 
 @pytest.mark.sampled(keep=3)
@@ -147,7 +138,7 @@ async def test_a_confirm_in_a_guard_tells_of_the_commit_point(env: Environment) 
             return ((row(story, "x").get("confirmation")) or {}).get("state") == "DONE" and "confirm g" in env.log()
 
         await until(confirms, limit=60.0)
-        await delete(client, id)
+        await delete_run(client.temporal, id)
         await start_again(client, await client.locator.locate(id), not_ended=True)
         await waits_at(client, id, "go")
         with pytest.raises(RefusedError, match="past the point of no return"):
@@ -176,7 +167,7 @@ async def test_an_undo_whose_transaction_is_open_is_waited_for(env: Environment,
     async with env.serving(with_step(STEPS["an action"])) as client:
         id = await begin(client, "line")
         await waits_at(client, id, "go")
-        await delete(client, id)
+        await delete_run(client.temporal, id)
         now, guard = time.time(), Guard("shop", env.engine)
         key = EntryKey(id, entry)
         undo = asyncio.create_task(guard.undo(key, held, mode=mode, scheduled_at=now, deadline=now + 120))
@@ -196,7 +187,7 @@ async def test_an_undone_step_that_the_saga_lacks_is_refused(env: Environment) -
     async with env.serving(with_step(STEPS["an action"])) as client:
         id = await begin(client, "line")
         await waits_at(client, id, "go")
-        await delete(client, id)
+        await delete_run(client.temporal, id)
         location = await client.locator.locate(id)
         with pytest.raises(UsageError, match=f"{id} has no step goo; did you mean go") as refusal:
             await start_again(client, location, undone=["goo"], not_ended=True)

@@ -16,8 +16,8 @@ from saga_workers.views.saga_list import SagaFilter
 from sagas.errors import RefusedError, UsageError
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
-from tests.helpers.waiting import until
-from tests.integration.engine.environment import Environment, begin, handle, row
+from tests.integration.engine.environment import Environment, begin, handle
+from tests.integration.engine.repeated_runs import waits_at
 
 SHIPPED = """
     saga: shipped
@@ -38,23 +38,11 @@ MAY_HAVE_ENDED = "no ledger tells whether it had ended: look at its effects, and
 
 async def completed_and_deleted(client: Client) -> str:
     id = await begin(client, "shipped", {"n": 1})
-    await waits(client, id)
+    await waits_at(client, id)
     await client.signal(id, "go")
     assert (await finished(client, id))["state"] == "COMPLETED"
     await run_changes.delete_run(client.temporal, id)
-
-    async def is_gone() -> bool:
-        return await describe_run(client.temporal, id) is None
-
-    await until(is_gone)
     return id
-
-
-async def waits(client: Client, id: str) -> None:
-    async def is_waiting() -> bool:
-        return row(await client.show(id), "go")["state"] == "RUNNING"
-
-    await until(is_waiting)
 
 
 async def lost(client: Client, id: str) -> OpenSaga:
@@ -82,7 +70,7 @@ async def test_a_completed_saga_whose_run_is_deleted_is_not_started_again(env: E
         await check_that_it_is_not_resumed(client, id)
         assert env.log() == calls
         await start_again(client, await client.locator.locate(id), not_ended=True)
-        await waits(client, id)
+        await waits_at(client, id)
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []
@@ -92,7 +80,7 @@ async def test_a_later_saga_is_not_ended_for_one_that_may_have_completed(env: En
     async with env.serving(SHIPPED, LATER) as client:
         id = await completed_and_deleted(client)
         await begin(client, "later", {}, id=id)
-        await waits(client, id)
+        await waits_at(client, id)
         reason = (await lost(client, id)).reason
         assert f"{MAY_HAVE_ENDED}wait for the end of that run, and then `saga resume {id}`" in reason
         with pytest.raises(RefusedError, match="is open") as held:
@@ -127,10 +115,10 @@ async def test_a_run_that_meets_its_effects_is_not_replaced_by_it(env: Environme
 async def test_a_saga_that_was_ended_by_a_later_start_is_resumed(env: Environment) -> None:
     async with env.serving(SHIPPED, LATER.replace("- {id: go, uses: wait, with: {signal: go}}", "")) as client:
         id = await begin(client, "shipped", {"n": 1})
-        await waits(client, id)
+        await waits_at(client, id)
         queue, conflict = client.project.settings.temporal.task_queue, WorkflowIDConflictPolicy.TERMINATE_EXISTING
         await client.temporal.execute_workflow("later", {}, id=id, task_queue=queue, id_conflict_policy=conflict)
         saga = await lost(client, id)
         assert (saga.may_have_ended, saga.command) == (False, f"saga resume {id}")
         await start_again(client, await client.locator.locate(id))
-        await waits(client, id)
+        await waits_at(client, id)

@@ -87,6 +87,9 @@ class Shop:
     async def is_empty(self) -> bool:
         return not await self.rows()
 
+    async def is_completed(self, saga_id: str) -> bool:
+        return (await self.client.show(saga_id))["state"] == "COMPLETED"
+
     async def inputs(self, count: int) -> dict[str, Any]:
         """The inputs of the sagas of the project, by their ids, as soon as Temporal lists so many."""
         ids = await until(lambda: self._listed(count))

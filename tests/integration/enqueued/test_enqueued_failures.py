@@ -117,14 +117,10 @@ async def test_the_worker_delivers_by_a_setting(shop: Shop) -> None:
             await enqueue_signal(session, mark, "paid")
             await session.commit()
         await until(shop.is_empty)
-        await until(lambda: _is_completed(shop, mark))
+        await until(lambda: shop.is_completed(mark))
         assert await asyncio.to_thread(worker.stop) == 0
     finally:
         worker.kill()
-
-
-async def _is_completed(shop: Shop, saga_id: str) -> bool:
-    return (await shop.client.show(saga_id))["state"] == "COMPLETED"
 
 
 @pytest.mark.parametrize("enqueue_settings", ['[enqueue.sagas]\nshop = ["checkout"]\n'])

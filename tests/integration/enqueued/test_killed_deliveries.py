@@ -74,7 +74,7 @@ async def test_each_row_has_its_effect_once(shop: Shop, enqueue_settings: str, p
             await until(shop.is_empty)
             await until(lambda: _has_bookings(shop, SAGAS))
             for number in range(SAGAS):
-                await until(lambda number=number: _is_completed(shop, f"{shop.mark}-{number}"))
+                await until(lambda number=number: shop.is_completed(f"{shop.mark}-{number}"))
     assert await shop.sql("select number, count(*) from booking group by number order by number") == [
         (number, 1) for number in range(SAGAS)
     ]
@@ -138,7 +138,7 @@ async def test_a_killed_application_has_enqueued_what_it_has_committed(shop: Sho
         assert killed.returncode == -signal.SIGKILL
     with _running([WorkerProcess("healthy", shop.folder)]):
         await shop.deliver()
-        await until(lambda: _is_completed(shop, f"{shop.mark}-1"))
+        await until(lambda: shop.is_completed(f"{shop.mark}-1"))
     assert await shop.sql("select number from booking") == [(1,)]
     assert list(await shop.inputs(1)) == [f"{shop.mark}-1"]
 
@@ -169,7 +169,3 @@ async def _is_dead_or_idle(process: CommandProcess, shop: Shop) -> bool:
 
 async def _has_bookings(shop: Shop, count: int) -> bool:
     return len(await shop.sql("select distinct number from booking")) == count
-
-
-async def _is_completed(shop: Shop, saga_id: str) -> bool:
-    return (await shop.client.show(saga_id))["state"] == "COMPLETED"

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -31,7 +31,11 @@ from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.new_databases import new_database
 from tests.unit.guard.model import State
+
+if TYPE_CHECKING:
+    from tests.integration.guard.automatic_steps import Tables
 
 
 @pytest.fixture(autouse=True)
@@ -190,3 +194,23 @@ async def server_guard_database(request: pytest.FixtureRequest, tmp_path: Path) 
     opened = await open_guard_database(request.param, database_url(request.param, request, tmp_path))
     yield opened
     await opened.connections.close()
+
+
+@pytest_asyncio.fixture
+async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
+    """Tables of a test in a guard database of each kind."""
+    from tests.integration.guard.automatic_steps import Tables
+
+    tables = Tables(guard_database)
+    yield tables
+    await tables.drop()
+
+
+@pytest_asyncio.fixture
+async def postgres_tables(postgres_server: DatabaseServer) -> AsyncIterator[Tables]:
+    """Tables of a test in a database of its own, whose settings and types it may change."""
+    from tests.integration.guard.automatic_steps import Tables
+
+    database = await open_guard_database("postgres", new_database(postgres_server))
+    yield Tables(database)
+    await database.connections.close()

@@ -137,6 +137,13 @@ INEXACT: dict[str, list[Any]] = {
 SAMPLES = scaled(8, 2000)
 
 
+def check_refusal(outcome: Outcome, place: str, value: Any) -> None:
+    """Check that a statement was refused for good, because of its parameter."""
+    assert (outcome.kind, outcome.retryable) == ("failed", False), (place, value, outcome)
+    assert outcome.failure is not None
+    assert "the parameter v is" in outcome.failure.message, (place, value)
+
+
 async def execute(database: GuardDatabase, statement: Any, **values: Any) -> Outcome:
     async def body(sql: SqlSession, **_: Any) -> None:
         await sql.execute(statement, **values)

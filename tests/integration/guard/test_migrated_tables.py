@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.new_databases import new_database
 from tests.integration.guard.automatic_steps import Tables
-from tests.integration.guard.conftest import GuardDatabase, database_url, open_guard_database
-
-
-@pytest_asyncio.fixture
-async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
-    tables = Tables(guard_database)
-    yield tables
-    await tables.drop()
-
-
-@pytest_asyncio.fixture
-async def postgres_tables(postgres_server: DatabaseServer) -> AsyncIterator[Tables]:
-    database = await open_guard_database("postgres", new_database(postgres_server))
-    yield Tables(database)
-    await database.connections.close()
-
+from tests.integration.guard.conftest import database_url, open_guard_database
 
 CHANGES = {"insert": "insert into @t values (1, 2, 9)", "update": "update @t set v = 7", "delete": "delete from @t"}
 

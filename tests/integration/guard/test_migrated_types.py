@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from sqlalchemy.exc import DBAPIError
 
 from sagas.sql_text.restoring_script import restoring_script
-from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.new_databases import new_database
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import database_url, open_guard_database
 
 
-@pytest_asyncio.fixture
-async def tables(postgres_server: DatabaseServer) -> AsyncIterator[Tables]:
-    database = await open_guard_database("postgres", new_database(postgres_server))
-    yield Tables(database)
-    await database.connections.close()
+@pytest.fixture
+def tables(postgres_tables: Tables) -> Tables:
+    return postgres_tables
 
 
 PAIR = "create type pair as (a int, b int)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import product
 from typing import Any
@@ -14,7 +14,7 @@ from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.sampling import scaled
 from tests.integration.guard.automatic_steps import Tables
-from tests.integration.guard.conftest import GuardDatabase, clock, new_address
+from tests.integration.guard.conftest import clock, new_address
 
 COLUMNS = {
     "postgres": {"label": "text", "price": "numeric", "n": "int", "doc": "jsonb", "tags": "numeric[]"},
@@ -31,13 +31,6 @@ SINGLE = (
 )
 """Conditions that compare with a single value."""
 CONDITIONS = (*SINGLE, "label in ({}, 'b')", "doc <> {}", "tags <> {}")
-
-
-@pytest.fixture
-async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
-    tables = Tables(guard_database)
-    yield tables
-    await tables.drop()
 
 
 async def _fresh(tables: Tables) -> None:

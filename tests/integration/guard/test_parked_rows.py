@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import subprocess
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 import psycopg
 import pytest
-import pytest_asyncio
 from sqlalchemy import URL, make_url
 
 from saga_activities.automatic.changed_rows import MAX_SHOWN_BYTES, MAX_SHOWN_ROWS
 from sagas.sql_text.restoring_script import CHANGED_SINCE, restoring_command, restoring_script
 from tests.integration.guard.automatic_steps import Tables
-from tests.integration.guard.conftest import GuardDatabase
 
 COLUMNS = {
     "postgres": "b bytea, j json, a text[], t timestamptz, f float8, n numeric, c char(5), i interval,"
@@ -33,13 +31,6 @@ VALUES = {
     "sqlite": "x'00ff27', 0.1, 12345678901234567890.5, 42, 9e999",
 }
 TEXTS = ["plain", "it's \\ 100% :x ?", "two\nlines\ttab", "\x1b[31m\u202e\u200b Ä €", ""]
-
-
-@pytest_asyncio.fixture
-async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
-    tables = Tables(guard_database)
-    yield tables
-    await tables.drop()
 
 
 async def parked(tables: Tables) -> tuple[str, Mapping[str, Any]]:

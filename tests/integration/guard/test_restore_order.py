@@ -5,15 +5,13 @@ Nobody else touches a row here, so a parked undo is a failure.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-import pytest_asyncio
 
 from tests.helpers.sampling import mostly_slow
 from tests.integration.guard.automatic_steps import Tables
-from tests.integration.guard.conftest import GuardDatabase
 
 pytestmark = pytest.mark.slow
 
@@ -300,13 +298,6 @@ CASES = [
 
 CASES_BY_NAME = {case.name: case for case in CASES}
 REPETITIONS = {"a long chain, downward", "a long chain in no order"}
-
-
-@pytest_asyncio.fixture
-async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
-    tables = Tables(guard_database)
-    yield tables
-    await tables.drop()
 
 
 @pytest.mark.parametrize("case", mostly_slow(CASES_BY_NAME, CASES_BY_NAME.keys() - REPETITIONS, CASES_BY_NAME))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 
 import pytest
 
-from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.conftest import GuardDatabase
-from tests.integration.guard.test_exact_sql_forms import execute
+from tests.integration.guard.test_exact_sql_forms import check_refusal, execute
 
 SCHEMA = """
 drop table if exists text_literals;
@@ -67,12 +65,6 @@ AUTHOR = [
 ]
 
 
-def _check_refusal(outcome: Outcome, place: str, value: Any) -> None:
-    assert (outcome.kind, outcome.retryable) == ("failed", False), (place, value, outcome)
-    assert outcome.failure is not None
-    assert "the parameter v is" in outcome.failure.message, (place, value)
-
-
 async def test_text_with_numbers_is_stored_whole_or_refused(server_guard_database: GuardDatabase) -> None:
     database = server_guard_database
     if database.kind != "postgres":
@@ -83,7 +75,7 @@ async def test_text_with_numbers_is_stored_whole_or_refused(server_guard_databas
                 await connection.exec_driver_sql(statement)
     for column, value in INSERTS:
         outcome = await execute(database, f"insert into text_literals ({column}) values (:v)", v=value)
-        _check_refusal(outcome, column, value)
+        check_refusal(outcome, column, value)
     assert await database.rows("select * from text_literals") == []
     for column, value, shown in HELD:
         outcome = await execute(database, f"insert into text_literals ({column}) values (:v)", v=value)
@@ -91,7 +83,7 @@ async def test_text_with_numbers_is_stored_whole_or_refused(server_guard_databas
         assert await database.rows(f"select {column}::text from text_literals") == [(shown,)], (column, value)
         await execute(database, "delete from text_literals")
     for statement, value in STATEMENTS:
-        _check_refusal(await execute(database, statement, v=value), statement, value)
+        check_refusal(await execute(database, statement, v=value), statement, value)
     await execute(database, "insert into text_literals (f, d) values (0.1, 0.1)")
     for column in ("f", "d"):
         for value in ("0.1", Decimal("0.1"), 0.1):

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from saga_activities.automatic import row_locks
-from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.new_databases import new_database
 from tests.integration.guard.automatic_steps import Tables
-from tests.integration.guard.conftest import GuardDatabase, database_url, open_guard_database
-
-
-@pytest_asyncio.fixture
-async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
-    tables = Tables(guard_database)
-    yield tables
-    await tables.drop()
-
-
-@pytest_asyncio.fixture
-async def postgres_tables(postgres_server: DatabaseServer) -> AsyncIterator[Tables]:
-    """In a database whose settings the test changes."""
-    database = await open_guard_database("postgres", new_database(postgres_server))
-    yield Tables(database)
-    await database.connections.close()
+from tests.integration.guard.conftest import database_url, open_guard_database
 
 
 async def reconnect(tables: Tables) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.conftest import GuardDatabase
-from tests.integration.guard.test_exact_sql_forms import execute
+from tests.integration.guard.test_exact_sql_forms import check_refusal, execute
 
 COLUMNS = "t time, t1 time(1), d date, m datetime, m3 datetime(3), z timestamp(3) null"
 REFUSED: list[tuple[str, Any]] = [
@@ -25,12 +24,6 @@ OPERANDS = [("d", Decimal("20260501.9"))]
 LEAP = [("z", "2026-06-30T23:59:60Z"), ("z0", "2026-06-30 23:59:60+00"), ("t", "23:59:60"), ("m", "20260630T235960")]
 
 
-def _check_refusal(outcome: Outcome, column: str, value: Any) -> None:
-    assert (outcome.kind, outcome.retryable) == ("failed", False), (column, value, outcome)
-    assert outcome.failure is not None
-    assert "the parameter v is" in outcome.failure.message, (column, value)
-
-
 async def test_numbers_for_times_of_mariadb_are_stored_whole_or_refused(server_guard_database: GuardDatabase) -> None:
     database = server_guard_database
     if database.kind != "mariadb":
@@ -39,7 +32,7 @@ async def test_numbers_for_times_of_mariadb_are_stored_whole_or_refused(server_g
         await connection.exec_driver_sql(f"create or replace table times_as_numbers ({COLUMNS})")
     for column, value in REFUSED:
         outcome = await execute(database, f"insert into times_as_numbers ({column}) values (:v)", v=value)
-        _check_refusal(outcome, column, value)
+        check_refusal(outcome, column, value)
     assert await database.rows("select * from times_as_numbers") == []
     for column, value, shown in HELD:
         outcome = await execute(database, f"insert into times_as_numbers ({column}) values (:v)", v=value)
@@ -51,7 +44,7 @@ async def test_numbers_for_times_of_mariadb_are_stored_whole_or_refused(server_g
         await execute(database, "delete from times_as_numbers")
     for column, value in OPERANDS:
         outcome = await execute(database, f"update times_as_numbers set t = null where {column} = :v", v=value)
-        _check_refusal(outcome, column, value)
+        check_refusal(outcome, column, value)
 
 
 async def test_a_leap_second_is_refused(server_guard_database: GuardDatabase) -> None:
@@ -64,9 +57,9 @@ async def test_a_leap_second_is_refused(server_guard_database: GuardDatabase) ->
         await connection.exec_driver_sql(f"create table leap_seconds ({columns})")
     for column, value in [*LEAP, ("zs", '{"2026-06-30T23:59:60Z"}'), ("zs", ["2026-06-30T23:59:60Z"])]:
         outcome = await execute(database, f"insert into leap_seconds ({column}) values (:v)", v=value)
-        _check_refusal(outcome, column, value)
+        check_refusal(outcome, column, value)
         outcome = await execute(database, f"delete from leap_seconds where {column} = :v", v=value)
-        _check_refusal(outcome, column, value)
+        check_refusal(outcome, column, value)
     for column, value in (("span", "00:00:60"), ("t", "23:59:59.999999"), ("m", "2026-06-30T23:59:59")):
         outcome = await execute(database, f"insert into leap_seconds ({column}) values (:v)", v=value)
         assert outcome.kind == "done", (column, value, outcome)

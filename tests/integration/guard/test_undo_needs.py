@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-import pytest_asyncio
 from sqlalchemy.exc import DataError
 
 from saga_activities.automatic import mysql, row_locks
@@ -23,13 +21,6 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database, new_mariadb_database
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import GuardDatabase, clock, open_guard_database
-
-
-@pytest_asyncio.fixture
-async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
-    tables = Tables(guard_database)
-    yield tables
-    await tables.drop()
 
 
 async def connected(kind: str, url: str) -> Tables:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-import pytest_asyncio
 from sqlalchemy import text
 
 from tests.helpers.waiting import until
 from tests.integration.guard.automatic_steps import Tables
-from tests.integration.guard.conftest import GuardDatabase
 
 STOCK = [
     "create table @stock (sku varchar(20) primary key, free int, code varchar(20) unique)",
@@ -273,13 +271,6 @@ CASES = [
     ),
 ]
 PARAMETERS = [(kind, case) for case in CASES for kind in case.on]
-
-
-@pytest_asyncio.fixture
-async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
-    tables = Tables(guard_database)
-    yield tables
-    await tables.drop()
 
 
 @pytest.mark.sampled("guard_database", keep=14)

@@ -18,15 +18,6 @@ from tests.integration.cli.conftest import fresh
 from tests.integration.ledger.conftest import Stay
 
 
-async def delete(stay: Stay, id: str) -> None:
-    await delete_run(stay.client.temporal, id)
-
-    async def deleted() -> bool:
-        return (await stay.client.locator.within_temporal().locate(id)).home is None
-
-    await until(deleted)
-
-
 async def test_each_command_leads_to_a_resume(stay: Stay, monkeypatch) -> None:
     monkeypatch.setattr(open_sagas, "MIN_CLAIM_AGE", 0.0)
     broken = stay.folder / "broken"
@@ -40,7 +31,7 @@ async def test_each_command_leads_to_a_resume(stay: Stay, monkeypatch) -> None:
 
     await until(parked)
     await stay.wait_for_row(id, "PARKED")
-    await delete(stay, id)
+    await delete_run(stay.client.temporal, id)
     listed = await stay.saga("list", "--stuck")
     assert f"saga resume {id}" in " ".join(listed.out.split())
     doctor = await stay.saga("--json", "doctor")
@@ -72,7 +63,7 @@ async def test_a_terminated_saga_that_only_the_ledger_has_is_stuck(stay: Stay) -
     await stay.wait_for_row(id, "PARKED")
     await stay.client.temporal.get_workflow_handle(id).terminate("a test")
     assert await write_row(stay.client.locator, id) == "its row is written as TERMINATED"
-    await delete(stay, id)
+    await delete_run(stay.client.temporal, id)
     # Younger rows than a minute may be those of a saga that ends in a moment.
     stay.query("update saga_guard set created_at = created_at - 120 where saga_id = %s returning 1", id)
     for command in (("show", id), ("list", "--stuck")):
@@ -88,7 +79,7 @@ async def test_a_run_that_is_deleted_while_it_is_looked_at_has_no_events(stay: S
     await temporal.get_workflow_handle(id).terminate("a test")
     seen = await describe_run(temporal, id)
     assert seen is not None
-    await delete(stay, id)
+    await delete_run(stay.client.temporal, id)
     assert not await was_never_accepted(temporal, seen.run)
     assert (await close_reason(temporal, seen.run)).kind == "terminated"
     assert await start_of_run(temporal, id, seen.run.run_id) is None

@@ -14,7 +14,8 @@ from sagas.errors import RefusedError
 from sagas.protocol.payloads import NOTIFICATION_MEMO, NOTIFICATION_WORKFLOW
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
-from tests.integration.engine.environment import Environment, begin, row
+from tests.integration.engine.environment import Environment, begin
+from tests.integration.engine.repeated_runs import waits_at
 
 TOLD = """
     saga: told
@@ -30,11 +31,7 @@ TOLD = """
 async def test_a_foreign_run_is_not_taken_for_the_delivery(env: Environment, kind: str) -> None:
     async with env.serving(TOLD) as client:
         id = await begin(client, "told")
-
-        async def waits() -> bool:
-            return row(await client.show(id), "go")["state"] == "RUNNING"
-
-        await until(waits)
+        await waits_at(client, id)
         memo = {NOTIFICATION_MEMO: {"state": "DELIVERED", "saga_id": id, "attempts": 1}}
         foreign = await client.temporal.start_workflow(
             kind, {}, id=f"{id}~notify-0-completed", task_queue="nobody", memo=memo
@@ -59,11 +56,7 @@ async def test_it_is_delivered_although_both_of_its_ids_are_taken(env: Environme
     env.plan["do notify-0-completed"] = [Rejected("gone")]
     async with env.serving(TOLD) as client:
         id = await begin(client, "told")
-
-        async def waits() -> bool:
-            return row(await client.show(id), "go")["state"] == "RUNNING"
-
-        await until(waits)
+        await waits_at(client, id)
         taken = [f"{id}~notify-0-completed{suffix}" for suffix in ("", ".2")]
         foreign = [await client.temporal.start_workflow("billing", {}, id=run, task_queue="nobody") for run in taken]
         await client.signal(id, "go")

@@ -14,7 +14,6 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_workers.client import Client
 from saga_workers.start.start_requests import BulkRow
-from saga_workers.temporal.temporal_runs import describe_run
 from sagas.protocol.payloads import DEFINITION_HEADER, STARTED_AT_MEMO, UNDO_SUFFIX
 from tests.helpers import eager_start, run_changes
 from tests.helpers.waiting import until
@@ -135,15 +134,11 @@ async def undo_deleted(stack: Stack) -> str:
     async def is_undone_in_part() -> bool:
         return stack.sql("select 1 from saga_guard where saga_id = %s and op = 'undo'", id) != []
 
-    async def gone() -> bool:
-        return (await stack.client.locator.locate(id)).undo is None
-
     with psycopg.connect(stack.url) as other:
         other.execute("lock table held_half in access exclusive mode")
         await stack.client.undo(id, reason="a test", who="ada")
         await until(is_undone_in_part)
         await run_changes.delete_run(stack.client.temporal, f"{id}{UNDO_SUFFIX}")
-        await until(gone)
     stack.sql("update saga_guard set created_at = created_at - 120 where saga_id = %s", id)
     return id
 
@@ -151,12 +146,7 @@ async def undo_deleted(stack: Stack) -> str:
 async def delete_run(stack: Stack, id: str) -> None:
     run = (await stack.client.locator.locate(id)).run
     assert run is not None
-    await run_changes.delete_run(stack.client.temporal, id)
-
-    async def gone() -> bool:
-        return await describe_run(stack.client.temporal, id, run.run.run_id) is None
-
-    await until(gone)
+    await run_changes.delete_run(stack.client.temporal, id, run.run.run_id)
     make_older(stack, id)
 
 
@@ -245,11 +235,6 @@ async def undo_held_by_nobody(stack: Stack) -> str:
     id = await waiting(stack)
     await stack.client.temporal.start_workflow("waiting", {}, id=f"{id}{UNDO_SUFFIX}", task_queue="billing")
     await run_changes.delete_run(stack.client.temporal, id)
-
-    async def gone() -> bool:
-        return await describe_run(stack.client.temporal, id) is None
-
-    await until(gone)
     make_older(stack, id)
     return id
 
@@ -334,11 +319,6 @@ async def completed_and_used_by_another_saga(stack: Stack) -> str:
     await ends(stack, id, "COMPLETED", stack.ledger)
     await is_in_ledger(stack, id, "COMPLETED")
     await run_changes.delete_run(stack.client.temporal, id)
-
-    async def is_gone() -> bool:
-        return await describe_run(stack.client.temporal, id) is None
-
-    await until(is_gone)
     await start_instead(stack, id, "other", {}, stack.ledger.project.settings.temporal.task_queue)
     await ends(stack, id, "COMPLETED", stack.ledger)
     make_older(stack, id)
@@ -353,11 +333,6 @@ async def undone_and_deleted(stack: Stack) -> str:
     await ends(stack, id, "COMPENSATED", stack.ledger)
     await is_in_ledger(stack, id, "COMPENSATED")
     await run_changes.delete_run(stack.client.temporal, f"{id}{UNDO_SUFFIX}")
-
-    async def is_gone() -> bool:
-        return await describe_run(stack.client.temporal, f"{id}{UNDO_SUFFIX}") is None
-
-    await until(is_gone)
     make_older(stack, id)
     return id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +154,10 @@ class Shop:
 @pytest.fixture
 def shop(tmp_path: Path, temporal: TemporalServer) -> Shop:
     return Shop(tmp_path / "shop", temporal)
+
+
+@pytest.fixture
+def own_temporal(tmp_path: Path) -> Iterator[TemporalServer]:
+    """A server for a test that leaves many, large or unreadable runs, which all later tests would list or try."""
+    with TemporalServer(tmp_path / "temporal") as server:
+        yield server

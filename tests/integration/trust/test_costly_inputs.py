@@ -28,6 +28,7 @@ from sagas.input_limits import MAX_CHECK_STEPS
 from sagas.project import Project
 from sagas.protocol.signed_content import start_content
 from tests.helpers.local_worker import make_project, running_worker
+from tests.helpers.nested_lists import nested_list
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import LIMIT
 from tests.integration.trust.conftest import Shop
@@ -61,10 +62,7 @@ steps:
 
 def tree(levels: int) -> Any:
     """A valid input, for which each level doubles the work."""
-    value: Any = "x"
-    for _ in range(levels):
-        value = [value]
-    return {"tree": value}
+    return {"tree": nested_list(levels)}
 
 
 COSTLY, TOO_COSTLY = tree(11), tree(80)

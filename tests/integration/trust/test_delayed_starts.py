@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -31,13 +30,6 @@ steps:
 """
 DELAYED = 300
 CLAIMS_PARKED = TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keyword("SagaState"), "PARKED")])
-
-
-@pytest.fixture
-def own_temporal(tmp_path: Path) -> Iterator[TemporalServer]:
-    """Otherwise each later test that lists all sagas would read the many that are started here."""
-    with TemporalServer(tmp_path / "temporal") as server:
-        yield server
 
 
 @pytest.mark.timeout(200)

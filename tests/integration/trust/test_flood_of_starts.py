@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -38,13 +37,6 @@ BOUND = 45 * 4_000_000
 """Bytes; without a bound by size, the starts below take twice as much."""
 
 STARTS = 60
-
-
-@pytest.fixture
-def own_temporal(tmp_path: Path) -> Iterator[TemporalServer]:
-    """Otherwise each later test that lists all sagas would read the large histories that are left here."""
-    with TemporalServer(tmp_path / "temporal") as server:
-        yield server
 
 
 @pytest.mark.slow

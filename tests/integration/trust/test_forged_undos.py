@@ -20,8 +20,8 @@ from sagas.protocol.signed_content import message_content
 from tests.helpers import eager_start
 from tests.helpers.eager_start import json_payload
 from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
-from tests.integration.engine.repeated_runs import delete
 from tests.integration.trust.conftest import Shop
 from tests.integration.trust.test_replayed_starts import reset_after_debit, waits
 from tests.integration.trust.test_resets_after_undos import REASON, approve, closed, completed, reason
@@ -101,8 +101,8 @@ async def test_an_order_to_undo_does_not_undo_a_later_start(shop: Shop, client: 
     assert (await finished(client, id))["state"] == "COMPENSATED"
     order = await order_of(client, id + UNDO_SUFFIX)
     if later != "another generation":
-        await delete(client, id)
-        await delete(client, id + UNDO_SUFFIX)
+        await delete_run(client.temporal, id)
+        await delete_run(client.temporal, id + UNDO_SUFFIX)
     await completed(client, id, again=later == "another generation")
     said = list(shop.said)
     assert "started again since" in await send_undo(client, id, order)
@@ -138,8 +138,8 @@ async def test_the_order_of_a_parent_to_undo_counts_in_its_own_run_only(shop: Sh
     assert (await finished(client, id))["state"] == "COMPENSATED"
     order = await order_of(client, nested + UNDO_SUFFIX)
     for ended in (id, nested):
-        await delete(client, ended)
-        await delete(client, ended + UNDO_SUFFIX)
+        await delete_run(client.temporal, ended)
+        await delete_run(client.temporal, ended + UNDO_SUFFIX)
     await complete()
     said = list(shop.said)
     assert "an undo counts only if it is signed" in await send_undo(client, nested, order, owner=id)

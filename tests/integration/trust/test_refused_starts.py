@@ -118,15 +118,6 @@ async def waiting_saga(bank: Bank) -> str:
     return id
 
 
-async def delete(client: Client, id: str) -> None:
-    await delete_run(client.temporal, id)
-
-    async def is_deleted() -> bool:
-        return await describe_run(client.temporal, id) is None
-
-    await until(is_deleted)
-
-
 async def wait_until_visible(client: Client, id: str, count: int) -> None:
     """Wait until the visibility store has this many closed runs of the id."""
 
@@ -185,7 +176,7 @@ async def test_the_row_of_the_ledger_is_the_saga(bank: Bank, claim: Claim) -> No
     id, input = new_transfer(bank)
     client, queue = bank.client, bank.project.settings.temporal.task_queue
     await complete(bank, id, input)
-    await delete(client, id)
+    await delete_run(client.temporal, id)
     await claim(client, id)
     await wait_until_visible(client, id, 1)
     view = await read_view(client.locator, id)
@@ -216,7 +207,7 @@ async def test_a_terminated_saga_stays_stuck(bank: Bank) -> None:
 @pytest.mark.parametrize("claim", NO_SAGA)
 async def test_a_deleted_saga_is_found(bank: Bank, claim: Claim) -> None:
     client, id = bank.client, await waiting_saga(bank)
-    await delete(client, id)
+    await delete_run(client.temporal, id)
     await claim(client, id)
     await wait_until_visible(client, id, 1)
     deleted = await find_lost(client.locator, bank.project.settings, suspects=[id])

@@ -13,6 +13,7 @@ import pytest
 from sagas.definition.input_validation import validate_input
 from sagas.project import Project
 from tests.helpers.local_worker import make_project, running_worker
+from tests.helpers.nested_lists import nested_list
 from tests.helpers.processes import TemporalServer
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.task_seconds import task_seconds as task_seconds
@@ -44,21 +45,14 @@ output: {some: "${{ default(input.rows, []).map(r, r.sku).size() }}"}
 """
 
 
-def nested(levels: int) -> Any:
-    value: Any = "x"
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
 HOSTILE: dict[str, Callable[[], Any]] = {
-    "alternatives": lambda: {"tree": nested(13)},
+    "alternatives": lambda: {"tree": nested_list(13)},
     "numbers": lambda: {"numbers": [1] * 240_000},
     "rows": lambda: {"rows": [{"sku": "x" * 20, "number": number} for number in range(15_000)]},
     "loops": lambda: {"loops": list(range(300))},
     "objects": lambda: {"data": [{"a": {}}] * 80_000},
     "keys": lambda: {"data": {str(number): number for number in range(80_000)}},
-    "levels": lambda: {"data": [nested(95)] * 2_500},
+    "levels": lambda: {"data": [nested_list(95)] * 2_500},
     "decimals": lambda: {"data": [Decimal("0.1")] * 240_000},
     "long decimals": lambda: {"data": [Decimal("0." + "1" * 990)] * 1_000},
     "long integers": lambda: {"data": [10**3_900] * 250},

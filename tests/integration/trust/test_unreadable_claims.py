@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,13 +38,6 @@ PARKED = TypedSearchAttributes([SearchAttributePair(SearchAttributeKey.for_keywo
 UNREADABLE = RawValue(
     Payload(metadata={"encoding": b"binary/encrypted", "encryption-key-id": b"invented"}, data=bytes(40))
 )
-
-
-@pytest.fixture
-def own_temporal(tmp_path: Path) -> Iterator[TemporalServer]:
-    """The workflow tasks of these starts fail for ever, so no other test should share them."""
-    with TemporalServer(tmp_path / "temporal") as server:
-        yield server
 
 
 def encrypted_project(folder: Path, address: str) -> Project:

@@ -27,13 +27,7 @@ from sagas.protocol.payloads import Invocation
 from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS
 from sagas.text.exact_json import encode_json
 from sagas.workflow.failures import SagaApplicationError
-
-
-def nested(levels: int) -> Any:
-    value: Any = 1
-    for _ in range(levels):
-        value = [value]
-    return value
+from tests.helpers.nested_lists import nested_list
 
 
 class Mute(Exception):
@@ -65,7 +59,7 @@ MUTE = "(a Mute without a text: its __str__ raised ValueError)"
         (Rejected(12345), "12345", {}),  # pyright: ignore[reportArgumentType]
         (Rejected(10**5000), TOO_LONG, {}),  # pyright: ignore[reportArgumentType]
         (Rejected(Mute()), MUTE, {}),  # pyright: ignore[reportArgumentType]
-        (Rejected("no", tree=nested(2000), sku="A"), "no", {"tree": TOO_DEEP, "sku": "A"}),
+        (Rejected("no", tree=nested_list(2000, 1), sku="A"), "no", {"tree": TOO_DEEP, "sku": "A"}),
         (Rejected("no", cycle=CYCLE), "no", {"cycle": TOO_DEEP}),
         (Rejected("no", number=10**5000, set={1}), "no", {"number": TOO_LONG, "set": [1]}),
         (
@@ -92,9 +86,9 @@ async def test_a_rejection_counts_whatever_its_arguments_are(
 @pytest.mark.parametrize(
     "error",
     [
-        DefiniteFailure("T", "no", tree=nested(2000)),
-        NeedsOperator("why", tree=nested(2000)),
-        InfrastructureError("down", details={"tree": nested(2000)}),
+        DefiniteFailure("T", "no", tree=nested_list(2000, 1)),
+        NeedsOperator("why", tree=nested_list(2000, 1)),
+        InfrastructureError("down", details={"tree": nested_list(2000, 1)}),
     ],
 )
 def test_details_of_other_errors_are_safe(error: Exception) -> None:
@@ -123,7 +117,9 @@ def test_an_exception_without_a_text_has_an_outcome() -> None:
     assert (outcome.kind, outcome.failure.message) == ("failed", MUTE)
 
 
-@pytest.mark.parametrize("value", [nested(150), nested(20000), CYCLE, {10**5000: 1}, [10**5000], {"a": Mute()}, Line])
+@pytest.mark.parametrize(
+    "value", [nested_list(150), nested_list(20000), CYCLE, {10**5000: 1}, [10**5000], {"a": Mute()}, Line]
+)
 def test_a_result_that_is_no_json_is_refused_in_words(value: Any) -> None:
     with pytest.raises(UnusableResult) as refused:
         jsonable(value)

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import base64
 import zlib
-from typing import Any
 
 import pytest
 
 from sagas.input_limits import MAX_JSON_DEPTH, MAX_UNSIGNED_STATE_BYTES, MAX_UNSIGNED_STATE_VALUES
 from sagas.protocol.payloads import pack_state
 from sagas.protocol.unsigned_states import unpack_unsigned_state
+from tests.helpers.nested_lists import nested_list
 
 
 def packed(json: bytes) -> str:
     return base64.b85encode(zlib.compress(json, 9)).decode()
-
-
-def nested(levels: int) -> Any:
-    value: Any = 1
-    for _ in range(levels):
-        value = [value]
-    return value
 
 
 @pytest.mark.parametrize(
@@ -49,5 +42,8 @@ def test_a_malformed_state_is_refused(text: str) -> None:
 
 
 def test_a_state_with_the_deepest_values_is_read() -> None:
-    state = {"input": nested(MAX_JSON_DEPTH), "records": {"a": {"result": {"body": nested(MAX_JSON_DEPTH)}}}}
+    state = {
+        "input": nested_list(MAX_JSON_DEPTH),
+        "records": {"a": {"result": {"body": nested_list(MAX_JSON_DEPTH)}}},
+    }
     assert unpack_unsigned_state(pack_state(state)) == state

@@ -6,10 +6,12 @@ import pytest
 
 from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
-from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.views.saga_list import SagaFilter
 from tests.helpers.run_changes import delete_run, reset_run
 from tests.helpers.waiting import until
-from tests.integration.engine.environment import begin, row
+from tests.integration.engine.environment import begin
+from tests.integration.engine.repeated_runs import waits_at
 
 GO = "{id: go, uses: wait, with: {signal: go}}"
 """A step that waits until the test goes on."""
@@ -50,21 +52,10 @@ def define_child(*steps: str) -> str:
     return define("child", *steps, output="steps.y.result.value")
 
 
-async def waits(client: Client, id: str, step: str = "go") -> None:
-    """Wait until this step of the newest run of the saga runs."""
-
-    async def is_there() -> bool:
-        if (await client.locator.locate(id)).kind == "unknown":
-            return False
-        return row(await client.show(id), step)["state"] == "RUNNING"
-
-    await until(is_there)
-
-
 async def begin_waiting_child(client: Client) -> str:
     """Start the parent, and wait until its nested saga waits."""
     id = await begin(client, "parent")
-    await waits(client, f"{id}/child")
+    await waits_at(client, f"{id}/child")
     return id
 
 
@@ -84,21 +75,17 @@ async def reset(client: Client, id: str) -> None:
     await reset_run(client.temporal, id)
 
 
-async def delete(client: Client, id: str) -> None:
-    """Delete the newest run of the saga."""
-    await delete_run(client.temporal, id)
-
-    async def is_gone() -> bool:
-        return await describe_run(client.temporal, id) is None
-
-    await until(is_gone)
-
-
 async def delete_and_resume(client: Client, id: str) -> None:
     """Delete the newest run of the saga, and start the saga again."""
-    await delete(client, id)
+    await delete_run(client.temporal, id)
     await start_again(client, await client.locator.locate(id), not_ended=True)
 
 
 REPLACED = pytest.mark.parametrize("replace", [reset, delete_and_resume])
 """The run of the parent is replaced by another one."""
+
+
+async def advice_of(client: Client, id: str) -> str:
+    """The reasons why `saga list --stuck` shows the saga."""
+    stuck = list_stuck(client.locator, SagaFilter(), limit=1000)
+    return " ".join([reason async for view in stuck if view.id == id for reason in view.stuck or ()])

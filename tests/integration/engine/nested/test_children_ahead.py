@@ -11,7 +11,7 @@ import pytest
 from saga_workers.client import Client
 from sagas import Rejected
 from tests.helpers.local_worker import finished
-from tests.helpers.run_changes import reset_run
+from tests.helpers.run_changes import delete_run, reset_run
 from tests.integration.engine.environment import Environment, begin, handle, resolve, row, send_signed
 from tests.integration.engine.nested.families import (
     GO,
@@ -21,12 +21,11 @@ from tests.integration.engine.nested.families import (
     define,
     define_child,
     define_parent,
-    delete,
     delete_and_resume,
     has_state,
     nested,
-    waits,
 )
+from tests.integration.engine.repeated_runs import waits_at
 
 FIRST = GO.replace("go", "first")
 WAITING_PARENT = define("parent", book("a"), FIRST, nested("child", "child"), GO)
@@ -37,13 +36,13 @@ WAITING_CHILD = define_child(book("x"), GO, book("y"))
 
 async def _begun(client: Client) -> str:
     id = await begin(client, "parent")
-    await waits(client, id, "first")
+    await waits_at(client, id, "first")
     await handle(client, id).signal("first")
     return id
 
 
 async def _cancelled(client: Client, id: str) -> dict[str, object]:
-    await waits(client, id, "first")
+    await waits_at(client, id, "first")
     assert await client.cancel(id) == "accepted"
     return await finished(client, id)
 
@@ -61,7 +60,7 @@ Replace = Callable[[Client, str], Awaitable[None]]
 async def test_a_completed_child_ahead_is_undone(env: Environment, replace: Replace) -> None:
     async with env.serving(WAITING_PARENT, CHILD) as client:
         id = await _begun(client)
-        await waits(client, id)
+        await waits_at(client, id)
         await replace(client, id)
         story = await _cancelled(client, id)
         assert (story["state"], (await client.show(f"{id}/child"))["state"]) == ("COMPENSATED", "COMPENSATED")
@@ -73,7 +72,7 @@ async def test_a_completed_child_ahead_is_undone(env: Environment, replace: Repl
 async def test_a_running_child_ahead_is_rolled_back(env: Environment, replace: Replace) -> None:
     async with env.serving(WAITING_PARENT, WAITING_CHILD) as client:
         id = await _begun(client)
-        await waits(client, f"{id}/child")
+        await waits_at(client, f"{id}/child")
         await replace(client, id)
         story = await _cancelled(client, id)
         shown = await client.show(f"{id}/child")
@@ -84,8 +83,8 @@ async def test_a_running_child_ahead_is_rolled_back(env: Environment, replace: R
 async def test_a_deleted_child_ahead_is_started_again_only_to_be_undone(env: Environment) -> None:
     async with env.serving(WAITING_PARENT, CHILD) as client:
         id = await _begun(client)
-        await waits(client, id)
-        await delete(client, f"{id}/child")
+        await waits_at(client, id)
+        await delete_run(client.temporal, f"{id}/child")
         await delete_and_resume(client, id)
         story = await _cancelled(client, id)
         assert (story["state"], (await client.show(f"{id}/child"))["state"]) == ("COMPENSATED", "COMPENSATED")
@@ -104,13 +103,13 @@ async def test_the_latest_generation_of_a_child_is_that_of_another_run_of_its_pa
         id = await _begun(client)
         await has_state(client, id, "PARKED")
         await send_signed(client, id, {"step": "child", "decision": "retry", "reason": "because", "who": "ada"})
-        await waits(client, id)
+        await waits_at(client, id)
         assert (await client.show(f"{id}/child@2"))["state"] == "COMPLETED"
         await delete_and_resume(client, id)
         if goes_on:
-            await waits(client, id, "first")
+            await waits_at(client, id, "first")
             await handle(client, id).signal("first")
-            await waits(client, id)
+            await waits_at(client, id)
             assert row(await client.show(id), "child")["generation"] == 2
             assert await client.cancel(id) == "accepted"
             story = await finished(client, id)
@@ -125,7 +124,7 @@ async def test_the_latest_generation_of_a_child_is_that_of_another_run_of_its_pa
 async def test_a_child_that_was_deleted_while_it_ran_is_undone(env: Environment, decides: str) -> None:
     async with env.serving(define_parent(), WAITING_CHILD) as client:
         id = await begin_waiting_child(client)
-        await delete(client, f"{id}/child")
+        await delete_run(client.temporal, f"{id}/child")
         assert (await finished(client, id))["state"] == "PARKED"
         if decides == "cancel":
             assert await client.cancel(id) == "accepted"
@@ -142,10 +141,10 @@ async def test_a_child_that_was_deleted_while_it_ran_is_undone(env: Environment,
 async def test_a_child_that_was_deleted_after_its_end_is_undone(env: Environment, replace: Replace) -> None:
     async with env.serving(define_parent(GO), CHILD) as client:
         id = await begin(client, "parent")
-        await waits(client, id)
+        await waits_at(client, id)
         await replace(client, id)
-        await waits(client, id)
-        await delete(client, f"{id}/child")
+        await waits_at(client, id)
+        await delete_run(client.temporal, f"{id}/child")
         assert await client.cancel(id) == "accepted"
         assert (await finished(client, id))["state"] == "COMPENSATED"
     assert (await env.effects(), env.log()[-3:]) == ([], ["undo y", "undo x", "undo a"])
@@ -157,8 +156,8 @@ async def test_a_deleted_child_past_its_point_of_no_return_parks_its_parent(env:
     dynamic = name + define("parent", book("a"), nested("child", '"${{ lower(input.name) }}"'), GO)
     async with env.serving(dynamic, define_child(book("x"), book("y", "pivot: true"))) as client:
         id = await begin(client, "parent")
-        await waits(client, id)
-        await delete(client, f"{id}/child")
+        await waits_at(client, id)
+        await delete_run(client.temporal, f"{id}/child")
         assert await client.cancel(id) == "accepted"
         story = await finished(client, id)
         assert (story["state"], await env.effects()) == ("PARKED", ["a", "x", "y"])
@@ -172,8 +171,8 @@ async def test_a_deleted_child_of_which_no_guard_knows_parks_its_parent(env: Env
     unguarded = define_child("{id: y, uses: work, with: {value: 3}, compensate: unwork}")
     async with env.serving(define_parent(GO), unguarded) as client:
         id = await begin(client, "parent")
-        await waits(client, id)
-        await delete(client, f"{id}/child")
+        await waits_at(client, id)
+        await delete_run(client.temporal, f"{id}/child")
         assert await client.cancel(id) == "accepted"
         story = await finished(client, id)
         assert story["state"] == "PARKED"

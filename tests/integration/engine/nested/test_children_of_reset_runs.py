@@ -20,8 +20,8 @@ from tests.integration.engine.nested.families import (
     define_parent,
     has_state,
     nested,
-    waits,
 )
+from tests.integration.engine.repeated_runs import waits_at
 
 COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 PARENT = define_parent()
@@ -52,7 +52,7 @@ async def test_a_nested_saga_that_goes_on_is_cancelled(env: Environment) -> None
     async with env.serving(PARENT, CHILD) as client:
         id = await begin_waiting_child(client)
         await reset_run(client.temporal, id, (await _tasks(client, id))[-1])
-        await waits(client, id, "child")
+        await waits_at(client, id, "child")
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         await has_state(client, f"{id}/child", "COMPENSATED")

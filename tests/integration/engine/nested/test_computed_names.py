@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import delete_run
 from tests.integration.engine.environment import Environment, begin
-from tests.integration.engine.nested.families import GO, book, define, define_child, delete, delete_and_resume, waits
+from tests.integration.engine.nested.families import GO, book, define, define_child, delete_and_resume
+from tests.integration.engine.repeated_runs import waits_at
 
 PICK = "{id: pick, uses: pass, with: {result: {region: eu}}}"
 PARENT = define(
@@ -25,10 +27,10 @@ OTHER = define("other", book("w"))
 async def test_its_effects_are_undone_with_the_parent(env: Environment, child_is: str) -> None:
     async with env.serving(PARENT, CHILD, OTHER) as client:
         id = await begin(client, "parent")
-        await waits(client, id)
+        await waits_at(client, id)
         assert await env.effects() == ["a", "x", "y"]
         if child_is == "deleted":
-            await delete(client, f"{id}/child")
+            await delete_run(client.temporal, f"{id}/child")
         await delete_and_resume(client, id)
         await client.cancel(id)
         story = await finished(client, id)

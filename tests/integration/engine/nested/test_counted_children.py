@@ -11,14 +11,20 @@ from saga_workers.location.locator import Locator
 from saga_workers.stuck import counted_children
 from saga_workers.stuck.continuation import continue_saga
 from saga_workers.stuck.open_sagas import find_lost
-from saga_workers.stuck.stuck_sagas import list_stuck
-from saga_workers.views.saga_list import SagaFilter
 from sagas.errors import RefusedError
 from sagas.protocol.saga_view import SagaView
 from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, handle, resolve
-from tests.integration.engine.nested.families import GO, begin_waiting_child, book, define_child, define_parent, delete
+from tests.integration.engine.nested.families import (
+    GO,
+    advice_of,
+    begin_waiting_child,
+    book,
+    define_child,
+    define_parent,
+)
 
 PARENT, CHILD = define_parent(book("z"), child="on_failure: park"), define_child(book("x"), GO, book("y"))
 
@@ -31,12 +37,12 @@ async def test_nothing_of_it_is_undone_until_its_parent_is(env: Environment, del
         child = f"{id}/child"
         await handle(client, child).terminate("by mistake")
         await until(lambda: _is_parked(client, id))
-        assert f"saga resume {child}" in await _advice(client, child)
+        assert f"saga resume {child}" in await advice_of(client, child)
         if deleted:
-            await delete(client, child)
+            await delete_run(client.temporal, child)
         story = await resolve(client, id, "child", "done", result={"booked": 1}, evidence="mail")
         assert story["state"] == "COMPLETED"
-        assert await _advice(client, child) == ""
+        assert await advice_of(client, child) == ""
         with pytest.raises(RefusedError):
             await continue_saga(client.locator, child, "ada")
         assert await find_lost(client.locator, client.project.settings, suspects=[child]) == []
@@ -48,11 +54,6 @@ async def test_nothing_of_it_is_undone_until_its_parent_is(env: Environment, del
 
 async def _is_parked(client: Client, id: str) -> bool:
     return (await client.show(id))["state"] == "PARKED"
-
-
-async def _advice(client: Client, id: str) -> str:
-    stuck = list_stuck(client.locator, SagaFilter(), limit=1000)
-    return " ".join([reason async for view in stuck if view.id == id for reason in view.stuck or ()])
 
 
 async def test_nothing_is_undone_while_the_parent_does_not_tell(

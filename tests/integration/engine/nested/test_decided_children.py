@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from saga_workers.client import Client
 from saga_workers.stuck.continuation import continue_saga
 from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.stuck_sagas import list_stuck, remedy
@@ -16,14 +15,15 @@ from tests.helpers.run_changes import reset_run
 from tests.integration.engine.environment import Environment, handle, row, send_signed
 from tests.integration.engine.nested.families import (
     GO,
+    advice_of,
     begin_waiting_child,
     book,
     define_child,
     define_parent,
     delete_and_resume,
     has_state,
-    waits,
 )
+from tests.integration.engine.repeated_runs import waits_at
 
 CHILD = define_child(book("x"), GO, book("y"))
 OPEN = define_parent(GO, book("z"), child="on_failure: park")
@@ -40,11 +40,11 @@ async def test_it_stays_done(env: Environment, parent: str) -> None:
         await has_state(client, id, "PARKED")
         decision = {"step": "child", "decision": "done", "result": {"by": "hand"}, "reason": "so", "who": "ada"}
         await send_signed(client, id, decision)
-        await waits(client, id)
+        await waits_at(client, id)
         await reset_run(client.temporal, id, keeps_signals=False)
-        await waits(client, id)
+        await waits_at(client, id)
         assert row(await client.show(id), "child")["result"] == {"by": "hand"}
-        assert await _advice(client, child) == ""
+        assert await advice_of(client, child) == ""
         with pytest.raises(RefusedError):
             await continue_saga(client.locator, child, "ada")
         assert await find_lost(client.locator, client.project.settings, suspects=[child]) == []
@@ -66,19 +66,14 @@ async def test_it_is_not_undone_if_the_decision_is_lost_with_the_run(env: Enviro
         await has_state(client, id, "PARKED")
         decision = {"step": "child", "decision": "done", "result": {"by": "hand"}, "reason": "so", "who": "ada"}
         await send_signed(client, id, decision)
-        await waits(client, id)
+        await waits_at(client, id)
         await delete_and_resume(client, id)
         await has_state(client, id, "PARKED")
         with pytest.raises(RefusedError, match="which is past its point of no return") as refused:
             await continue_saga(client.locator, child, "ada")
-        advice = await _advice(client, child)
+        advice = await advice_of(client, child)
         assert f"{refused.value.message}; see `saga show {id}`" in advice
         assert (await read_view_with_stuck(client.locator, child)).stuck == (advice,)
         [listed] = [view async for view in list_stuck(client.locator, SagaFilter(), limit=1000) if view.id == child]
         assert (listed.needs_resume, remedy(listed)) == (False, f"saga show {child}")
         assert await env.effects() == ["a", "p", "x"]
-
-
-async def _advice(client: Client, id: str) -> str:
-    stuck = list_stuck(client.locator, SagaFilter(), limit=1000)
-    return " ".join([reason async for view in stuck if view.id == id for reason in view.stuck or ()])

@@ -14,9 +14,11 @@ from saga_workers.stuck.verdict import judge
 from sagas.errors import RefusedError, UsageError
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle, resolve, row
-from tests.integration.engine.nested.families import GO, book, define, delete, has_state, nested, waits
+from tests.integration.engine.nested.families import GO, book, define, has_state, nested
+from tests.integration.engine.repeated_runs import waits_at
 
 FIRST = "{id: first, uses: book, compensate: unbook, if: input.n == 1}"
 PARENT = define("parent", FIRST, nested("sub", "child"), GO)
@@ -32,7 +34,7 @@ async def replace(client: Client, id: str) -> None:
 
 async def delete_and_start(client: Client, id: str) -> None:
     """Start the parent with another input after its run was deleted."""
-    await delete(client, id)
+    await delete_run(client.temporal, id)
     await begin(client, "parent", {"n": 2}, id=id)
 
 
@@ -50,7 +52,7 @@ async def lost(client: Client, *ids: str) -> list[str]:
 async def test_its_nested_saga_parks_at_the_effect_and_leaves_it(env: Environment, take: Take) -> None:
     async with env.serving(PARENT, CHILD) as client:
         id = await begin(client, "parent", {"n": 1})
-        await waits(client, id)
+        await waits_at(client, id)
         await take(client, id)
         await has_state(client, f"{id}/sub", "PARKED")
         parked = await client.show(f"{id}/sub")
@@ -67,7 +69,7 @@ async def test_its_nested_saga_parks_at_the_effect_and_leaves_it(env: Environmen
             await start_again(client, await client.locator.locate(f"{id}/sub"), not_ended=True)
 
         await start_again(client, await client.locator.locate(id), not_ended=True)
-        await waits(client, id)
+        await waits_at(client, id)
         assert (await client.show(id))["phase"] == "forward"
         assert await lost(client, id, f"{id}/sub") == []
         await handle(client, id).signal("go")
@@ -80,7 +82,7 @@ async def test_its_nested_saga_parks_at_the_effect_and_leaves_it(env: Environmen
 async def test_one_that_still_runs_is_not_taken_over(env: Environment, take: Take) -> None:
     async with env.serving(PARENT, WAITING_CHILD) as client:
         id = await begin(client, "parent", {"n": 1})
-        await waits(client, f"{id}/sub")
+        await waits_at(client, f"{id}/sub")
         await take(client, id)
         await has_state(client, id, "PARKED")
         [parked] = (await client.show(id))["parked"]
@@ -92,7 +94,7 @@ async def test_one_that_still_runs_is_not_taken_over(env: Environment, take: Tak
         assert await env.effects() == ["first", "x"]
 
         await start_again(client, await client.locator.locate(id), not_ended=True)
-        await waits(client, f"{id}/sub")
+        await waits_at(client, f"{id}/sub")
         assert await client.cancel(id) == "accepted"
         assert (await finished(client, id))["state"] == "COMPENSATED"
     assert await env.effects() == []
@@ -104,7 +106,7 @@ async def test_the_effects_are_named_of_a_parent_without_own_ones(env: Environme
     parent = define("parent", nested("sub", "mid"), GO)
     async with env.serving(parent, define("mid", nested("inner", "child")), CHILD) as client:
         id = await begin(client, "parent", {"n": 1})
-        await waits(client, id)
+        await waits_at(client, id)
         await take(client, id)
         await has_state(client, f"{id}/sub/inner", "PARKED")
         reasons = await lost(client, id, f"{id}/sub", f"{id}/sub/inner")
@@ -121,12 +123,12 @@ async def test_one_of_a_continued_parent_is_its_own(env: Environment) -> None:
     top = define("top", book("a"), nested("sub", "mid"), GO)
     async with env.serving(top, define("mid", book("m"), nested("inner", "child")), CHILD) as client:
         id = await begin(client, "top")
-        await waits(client, id)
-        await delete(client, f"{id}/sub")
-        await delete(client, f"{id}/sub/inner")
-        await delete(client, id)
+        await waits_at(client, id)
+        await delete_run(client.temporal, f"{id}/sub")
+        await delete_run(client.temporal, f"{id}/sub/inner")
+        await delete_run(client.temporal, id)
         await start_again(client, await client.locator.locate(id), not_ended=True)
-        await waits(client, id)
+        await waits_at(client, id)
         assert env.log() == ["do a", "do m", "do x"]
         assert await client.cancel(id) == "accepted"
         assert (await finished(client, id))["state"] == "COMPENSATED"
@@ -137,8 +139,8 @@ async def test_its_end_in_the_ledger_is_not_that_of_the_first_one(env: Environme
     """All runs of both are deleted, so that only the ledger tells how their nested sagas have ended."""
     async with env.serving(PARENT, WAITING_CHILD) as client:
         id = await begin(client, "parent", {"n": 1})
-        await waits(client, f"{id}/sub")
-        await delete(client, f"{id}/sub")
+        await waits_at(client, f"{id}/sub")
+        await delete_run(client.temporal, f"{id}/sub")
         await replace(client, id)
         await has_state(client, f"{id}/sub", "PARKED")
         assert await client.cancel(id) == "accepted"
@@ -147,12 +149,12 @@ async def test_its_end_in_the_ledger_is_not_that_of_the_first_one(env: Environme
         for ended in (id, f"{id}/sub"):
             await has_state(client, ended, "COMPENSATED")
             await until(lambda ended=ended: in_ledger(client, ended))
-            await delete(client, ended)
+            await delete_run(client.temporal, ended)
         assert await env.effects() == ["first", "x"]
         assert f"`saga resume {id}`" in "".join(await lost(client, f"{id}/sub"))
 
         await start_again(client, await client.locator.locate(id))
-        await waits(client, f"{id}/sub")
+        await waits_at(client, f"{id}/sub")
         assert await client.cancel(id) == "accepted"
         assert (await finished(client, id))["state"] == "COMPENSATED"
     assert await env.effects() == []
@@ -166,8 +168,8 @@ async def in_ledger(client: Client, id: str) -> bool:
 async def parent_without_traces(env: Environment, client: Client) -> str:
     """A deleted parent of which nothing but an effect of its nested saga is left."""
     id = await begin(client, "parent", {"n": 1})
-    await waits(client, id)
-    await delete(client, id)
+    await waits_at(client, id)
+    await delete_run(client.temporal, id)
     return id
 
 
@@ -179,7 +181,7 @@ async def test_a_parent_without_traces_is_resumed_beside_a_run_that_has_had_its_
         id = await parent_without_traces(env, client)
         queue = client.project.settings.temporal.task_queue
         await run_changes.take_id(client.temporal, id, "other", {}, task_queue=queue)
-        await waits(client, id)
+        await waits_at(client, id)
         if end == "COMPLETED":
             await handle(client, id).signal("go")
         elif end == "TERMINATED":
@@ -200,7 +202,7 @@ async def test_a_parent_without_traces_is_resumed_beside_a_run_that_has_had_its_
         with pytest.raises(UsageError, match="was not started as parent with this input"):
             await start_again(client, location, **{**words, "input": {"n": 2}})
         await start_again(client, location, **words)
-        await waits(client, id)
+        await waits_at(client, id)
         assert env.log() == ["do x"]
         assert await client.cancel(id) == "accepted"
         assert (await finished(client, id))["state"] == "COMPENSATED"
@@ -215,7 +217,7 @@ async def test_a_parent_without_traces_is_resumed_after_the_end_of_the_one_that_
     parent = define("parent", nested("sub", "child"), GO)
     async with env.serving(parent, CHILD) as client:
         id = await begin(client, "parent", {"n": 1})
-        await waits(client, id)
+        await waits_at(client, id)
         await replace(client, id)
         await has_state(client, f"{id}/sub", "PARKED")
         assert await client.cancel(id) == "accepted"
@@ -225,7 +227,7 @@ async def test_a_parent_without_traces_is_resumed_after_the_end_of_the_one_that_
         if is_deleted:
             for ended in (id, f"{id}/sub"):
                 await until(lambda ended=ended: in_ledger(client, ended))
-                await delete(client, ended)
+                await delete_run(client.temporal, ended)
         assert f"`saga resume {id} --definition FILE --input @FILE`" in "".join(await lost(client, id, f"{id}/sub"))
         with pytest.raises(RefusedError) as refused:
             await start_again(client, await client.locator.locate(id))
@@ -233,7 +235,7 @@ async def test_a_parent_without_traces_is_resumed_after_the_end_of_the_one_that_
 
         words = {"definition": client.project.definition("parent"), "input": {"n": 1}}
         await start_again(client, await client.locator.locate(id), **words)
-        await waits(client, id)
+        await waits_at(client, id)
         assert env.log() == ["do x"]
         assert await lost(client, id, f"{id}/sub") == []
         assert await client.cancel(id) == "accepted"

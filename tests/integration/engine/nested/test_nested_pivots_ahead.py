@@ -13,7 +13,8 @@ from sagas import Rejected, Step
 from tests.helpers.local_worker import finished
 from tests.helpers.run_changes import reset_run
 from tests.integration.engine.environment import Environment, begin, gate, handle, row, wait_for_event
-from tests.integration.engine.nested.families import book, define, nested, waits
+from tests.integration.engine.nested.families import book, define, nested
+from tests.integration.engine.repeated_runs import waits_at
 
 PARENT = define(
     "parent", book("a"), "{id: first, uses: wait, with: {signal: first}}", nested("child", "child", "pivot: true")
@@ -35,15 +36,15 @@ def env(postgres_env: Environment) -> Environment:
 
 async def _begun(client: Client) -> str:
     id = await begin(client, "parent")
-    await waits(client, id, "first")
+    await waits_at(client, id, "first")
     await handle(client, id).signal("first")
-    await waits(client, f"{id}/child")
+    await waits_at(client, f"{id}/child")
     return id
 
 
 async def _reset_and_cancelled(client: Client, id: str) -> None:
     await reset_run(client.temporal, id, keeps_signals=False)
-    await waits(client, id, "first")
+    await waits_at(client, id, "first")
     assert await client.cancel(id) == "recorded"
 
 
@@ -88,7 +89,7 @@ async def test_one_past_its_pivot_takes_its_parent_past_it(env: Environment) -> 
     async with env.serving(PARENT, CHILD) as client:
         id = await _begun(client)
         await handle(client, f"{id}/child").signal("go")
-        await waits(client, f"{id}/child", "late")
+        await waits_at(client, f"{id}/child", "late")
         await _reset_and_cancelled(client, id)
         await handle(client, f"{id}/child").signal("late")
         await handle(client, id).signal("first")

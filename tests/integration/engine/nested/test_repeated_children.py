@@ -23,6 +23,7 @@ from saga_workers.views.saga_list import SagaFilter
 from sagas import Rejected
 from sagas.errors import SagaError
 from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle, resolve, row
 from tests.integration.engine.nested.families import (
@@ -34,11 +35,10 @@ from tests.integration.engine.nested.families import (
     define,
     define_child,
     define_parent,
-    delete,
     has_state,
     nested,
-    waits,
 )
+from tests.integration.engine.repeated_runs import waits_at
 
 PARENT = define_parent(GO)
 CHILD = define_child(
@@ -64,10 +64,10 @@ async def test_the_end_of_a_child_that_has_completed_is_taken(
     env.plan["do y"] = [{"value": 3}, Rejected("no more")]
     async with env.serving(PARENT, CHILD) as client:
         saga = await begin(client, "parent")
-        await waits(client, saga)
+        await waits_at(client, saga)
         child = (await handle(client, f"{saga}/child").describe()).run_id
         await replace(client, saga)
-        await waits(client, saga)
+        await waits_at(client, saga)
         assert (await handle(client, f"{saga}/child").describe()).run_id == child
         if ends == "COMPLETED":
             await handle(client, saga).signal("go")
@@ -90,8 +90,8 @@ async def test_a_rejection_in_a_deleted_child_that_is_started_again_is_doubted(
     env.plan["do y"] = [{"value": 3}, Rejected("no more")]
     async with env.serving(PARENT, CHILD) as client:
         saga = await begin(client, "parent")
-        await waits(client, saga)
-        await delete(client, f"{saga}/child")
+        await waits_at(client, saga)
+        await delete_run(client.temporal, f"{saga}/child")
         await replace(client, saga)
         story = await finished(client, saga)
         child = await client.show(f"{saga}/child")
@@ -110,10 +110,10 @@ async def test_a_deleted_child_that_is_started_again_goes_on_with_the_generation
         saga = await begin(client, "parent")
         await has_state(client, f"{saga}/child", "PARKED")
         await resolve(client, f"{saga}/child", "x", "retry")
-        await waits(client, saga)
-        await delete(client, f"{saga}/child")
+        await waits_at(client, saga)
+        await delete_run(client.temporal, f"{saga}/child")
         await replace(client, saga)
-        await waits(client, saga)
+        await waits_at(client, saga)
         child = await client.show(f"{saga}/child")
         assert (row(child, "x")["state"], row(child, "x")["generation"]) == ("DONE", 2)
         assert await client.cancel(saga) == "accepted"
@@ -131,7 +131,7 @@ async def test_a_retry_takes_the_end_of_a_terminated_child_that_was_continued(
     async with env.serving(COMMITTED, WAITING) as client:
         saga = await begin(client, "parent")
         child = f"{saga}/child"
-        await waits(client, child)
+        await waits_at(client, child)
         first = (await handle(client, child).describe()).run_id
         await handle(client, child).terminate("by mistake")
         assert (await finished(client, saga))["state"] == "PARKED"
@@ -205,16 +205,16 @@ async def test_the_end_of_a_child_that_the_project_has_not_signed_is_not_taken(e
         runner = UnsandboxedWorkflowRunner()
         async with Worker(plain, task_queue=queue, workflows=[ForgedParent, ForgedChild], workflow_runner=runner):
             await plain.execute_workflow("parent", id=parent, task_queue=queue)
-            await delete(client, parent)
+            await delete_run(client.temporal, parent)
             saga = await begin(client, "parent", id=parent)
-            await waits(client, saga, "child")
+            await waits_at(client, saga, "child")
             await plain.get_workflow_handle(f"{parent}/child").signal("end")
             story = await finished(client, saga)
             assert (story["state"], row(story, "child")["result"]) == ("PARKED", None)
             assert f"{parent}/child says of its end is not signed" in story["parked"][0]["why"]
             decision = {"step": "child", "decision": "retry", "reason": "because", "who": "ada"}
             await client.resolve(saga, decision)
-            await waits(client, saga)
+            await waits_at(client, saga)
             await handle(client, saga).signal("go")
             story = await finished(client, saga)
     assert (story["state"], story["output"]) == ("COMPLETED", {"child": 3})
@@ -227,7 +227,7 @@ async def test_the_effects_of_a_child_that_cannot_be_started_again_stay_known(en
     async with env.serving(PARENT, waiting) as client:
         saga = await begin_waiting_child(client)
         child, definitions = f"{saga}/child", client.project.definitions
-        await delete(client, child)
+        await delete_run(client.temporal, child)
         story = await finished(client, saga)
         assert story["state"] == "PARKED"
         definition = definitions.pop("child")
@@ -245,7 +245,7 @@ async def test_the_effects_of_a_child_that_cannot_be_started_again_stay_known(en
             assert "is not started again, and what it has done before is not undone" in parked["why"]
         definitions["child"] = definition
         await client.resolve(saga, {"step": "child", "decision": "retry", "reason": "because", "who": "ada"})
-        await waits(client, child)
+        await waits_at(client, child)
         assert await client.cancel(saga) == "accepted"
         assert (await finished(client, saga))["state"] == "COMPENSATED"
     assert await env.effects() == []
@@ -256,15 +256,15 @@ async def test_the_command_for_a_deleted_child_is_that_of_its_parent(env: Enviro
     async with env.serving(PARENT, waiting) as client:
         saga = await begin(client, "parent")
         child = f"{saga}/child"
-        await waits(client, child)
-        await delete(client, child)
+        await waits_at(client, child)
+        await delete_run(client.temporal, child)
         assert (await finished(client, saga))["state"] == "PARKED"
         for refuse in (client.show(child), _start_again(client, child)):
             with pytest.raises(SagaError) as refused:
                 await refuse
             assert (refused.value.help or "").startswith(f"saga resolve {saga} child retry")
         await client.resolve(saga, {"step": "child", "decision": "retry", "reason": "because", "who": "ada"})
-        await waits(client, child)
+        await waits_at(client, child)
         assert await client.cancel(saga) == "accepted"
         assert (await finished(client, saga))["state"] == "COMPENSATED"
     assert await env.effects() == []
@@ -275,7 +275,7 @@ async def test_a_child_of_a_parent_that_is_undone_is_started_again_to_be_undone(
     async with env.serving(define_parent(), define("child", book("x"), GO)) as client:
         saga = await begin_waiting_child(client)
         child, definitions = f"{saga}/child", client.project.definitions
-        await delete(client, child)
+        await delete_run(client.temporal, child)
         assert (await finished(client, saga))["state"] == "PARKED"
         definition = definitions.pop("child")
         assert (await resolve(client, saga, "child", "compensate"))["state"] == "PARKED"
@@ -297,9 +297,9 @@ async def test_the_end_of_another_saga_with_the_id_of_the_parent_does_not_undo_i
     async with env.serving(parent, refused, define("child", book("x"))) as client:
         saga = await begin(client, "parent")
         child = f"{saga}/child"
-        await waits(client, saga)
-        await delete(client, saga)
-        await delete(client, child)
+        await waits_at(client, saga)
+        await delete_run(client.temporal, saga)
+        await delete_run(client.temporal, child)
         await begin(client, "other", id=saga)
         assert (await finished(client, saga))["state"] == "COMPENSATED"
         [lost] = await find_lost(client.locator, client.project.settings, suspects=[child])
@@ -308,9 +308,9 @@ async def test_the_end_of_another_saga_with_the_id_of_the_parent_does_not_undo_i
             await _start_again(client, child)
         assert (refused_resume.value.help or "").startswith(f"saga resume {saga}")
         assert await env.effects() == ["x"]
-        await delete(client, saga)
+        await delete_run(client.temporal, saga)
         await begin(client, "parent", id=saga)
-        await waits(client, saga)
+        await waits_at(client, saga)
         assert await client.cancel(saga) == "accepted"
         assert (await finished(client, saga))["state"] == "COMPENSATED"
     assert await env.effects() == []

@@ -212,7 +212,7 @@ class Actions:
             return
         await self._remember_ends(run.id)
         self.operator.note(f"   delete {run.id} {run.run_id}")
-        await run_changes.delete_run(self.temporal, run.id, run.run_id)
+        await run_changes.request_deletion(self.temporal, run.id, run.run_id)
         for _ in range(100):
             described = [each async for each in self.temporal.list_workflows(f"RunId = '{run.run_id}'")]
             if not described:

@@ -133,7 +133,7 @@ class Stack:
         """Leave nothing to the next sequence, whose purge would keep what these runs need."""
         async for run in self.temporal.list_workflows(self.own):
             with contextlib.suppress(RPCError):
-                await run_changes.delete_run(self.temporal, run.id, run.run_id)
+                await run_changes.request_deletion(self.temporal, run.id, run.run_id)
 
         async def gone() -> bool:
             return (await self.temporal.count_workflows(self.own)).count == 0

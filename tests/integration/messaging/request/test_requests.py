@@ -377,11 +377,6 @@ async def lose_run(env: Environment, saga_id: str) -> None:
     locator, settings = env.client.locator, env.project.settings
     assert await find_lost(locator, settings, suspects=[saga_id]) == []
     await run_changes.delete_run(env.client.temporal, saga_id)
-
-    async def is_gone() -> bool:
-        return (await locator.locate(saga_id)).kind == "unknown"
-
-    await until(is_gone)
     with pytest.raises(UsageError, match=r"its effects are open: reserve by kafka\.request"):
         await env.client.show(saga_id)
     [lost] = await find_lost(locator, settings, suspects=[saga_id])
@@ -461,8 +456,3 @@ async def test_a_new_undo_asks_the_participant_that_has_refused_the_former_one(e
         await until(is_parked)
         assert env.seen(id) == commands
         await run_changes.delete_run(env.client.temporal, f"{id}{UNDO_SUFFIX}")
-
-        async def is_gone() -> bool:
-            return (await env.client.locator.locate(id)).undo is None
-
-        await until(is_gone)

@@ -19,6 +19,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
+from tests.helpers.nested_lists import nested_list
 from tests.helpers.processes import TemporalServer
 from tests.helpers.quiet_cpu import quiet_seconds
 from tests.helpers.waiting import until_in_thread
@@ -67,13 +68,6 @@ async def say() -> None:
     return None
 
 
-def tree(levels: int) -> Any:
-    value: Any = "x"
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
 @pytest.fixture
 async def shop(postgres_server: DatabaseServer) -> Shop:
     return await open_shop(postgres_server)
@@ -119,11 +113,11 @@ async def test_an_event_whose_check_is_too_long_is_a_dead_letter_of_its_trigger(
     definitions = {saga: TREES.format(saga=saga, topic=topic)}
     project = project_of(tmp_path, settings, temporal.address, actions=[say], definitions=definitions)
     hostile = [
-        {"id": "deep", "what": [], "tree": tree(80)},
+        {"id": "deep", "what": [], "tree": nested_list(80)},
         {"id": "wide", "what": list(range(1_000)), "tree": "x"},
         {"id": "secret", "what": [], "tree": "x", "card": "4000-kanari"},
     ]
-    good = [{"id": "first", "what": [1], "tree": tree(2)}, {"id": "last", "what": [1], "tree": tree(11)}]
+    good = [{"id": "first", "what": [1], "tree": nested_list(2)}, {"id": "last", "what": [1], "tree": nested_list(11)}]
     async with running_worker(project) as client, triggering(project) as metrics, polled_health() as loop_seconds:
         await asyncio.to_thread(kafka.produce, topic, good[0], *hostile, *OUT_OF_BOUNDS.values(), good[1])
         await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))

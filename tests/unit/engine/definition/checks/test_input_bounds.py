@@ -16,6 +16,7 @@ from sagas.expressions.work_budget import TooComplex, bounded
 from sagas.input_limits import MAX_CHECK_STEPS
 from sagas.text.exact_json import encode_json
 from tests.helpers.call_costs import cost_of
+from tests.helpers.nested_lists import nested_list
 from tests.helpers.sampling import examples
 
 SECONDS = 2.0
@@ -100,13 +101,6 @@ def order(number: int, *, with_address: bool) -> Any:
     return {**row, "address": {"street": "High Street 1", "zip": "12345"}} if with_address else row
 
 
-def nested(levels: int) -> Any:
-    value: Any = "x"
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
 def large() -> Any:
     return [[number, "x" * 20] for number in range(30_000)]
 
@@ -148,7 +142,7 @@ def json_bytes(value: Any) -> int:
     [
         (NODE, lambda: [[1] * 10] * 4_000),
         (NODE, lambda: [["x"] * 10] * 4_000 + [1]),
-        (TWICE, lambda: nested(90)),
+        (TWICE, lambda: nested_list(90)),
         ({"anyOf": [{"maxItems": 0}] * 500}, large),
         ({"anyOf": [False] * 500}, large),
         ({"anyOf": [{"items": False}] * 500}, large),

@@ -21,6 +21,7 @@ from sagas.errors import UsageError
 from sagas.expressions import compile_expression
 from sagas.expressions.work_budget import TooComplex, bounded, charge
 from sagas.settings.signing_keys import SigningKeys
+from tests.helpers.nested_lists import nested_list
 from tests.helpers.waiting import until_in_thread
 
 TREE: Any = {
@@ -35,13 +36,6 @@ TREE: Any = {
     },
     "properties": {"tree": {"$ref": "#/$defs/tree"}},
 }
-
-
-def nested(levels: int) -> Any:
-    value: Any = "x"
-    for _ in range(levels):
-        value = [value]
-    return value
 
 
 def work(steps: int) -> str:
@@ -156,7 +150,7 @@ async def test_the_rows_of_a_file_are_not_checked_on_the_loop(monkeypatch: pytes
         return request
 
     monkeypatch.setattr(SagaStarter, "make_request", make_request)
-    rows = [InputRow(1, "f.json:1", {"tree": "x"}), InputRow(2, "f.json:2", {"tree": nested(11)})]
+    rows = [InputRow(1, "f.json:1", {"tree": "x"}), InputRow(2, "f.json:2", {"tree": nested_list(11)})]
     orders = await make_start_rows(starter, rows, [], "f")
     assert [order.id for order in orders] == ["f-1", "f-2"]
     assert threads[0] == threading.current_thread().name
