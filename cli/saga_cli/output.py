@@ -99,6 +99,11 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     return printable_json(value, indent=indent)
 
 
+def age_text(seconds: float) -> str:
+    """The age of a row or an event: `0.4 s`, `90.0 s`, `3 min`."""
+    return f"{max(seconds, 0):.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
 def write_page(file: Path, page: str) -> None:
     """Write a report that quotes data: only its owner can read it. Raises UsageError if it cannot be written."""
     try:

@@ -17,7 +17,7 @@ from psycopg import sql
 
 from saga_activities.session_settings import require_foreign_keys
 from saga_spark.database_sessions import database_session
-from saga_spark.job_errors import JobFailed
+from saga_spark.job_errors import JobFailed, first_line
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _copy_into(table: str) -> BatchWriter:
                     copy.write_row([_with_zone(value, kind) for value, kind in zip(row, kinds, strict=True)])
                     rows += 1
         except psycopg.DataError as error:
-            raise JobFailed(f"the batch does not fit into {table}: {str(error).splitlines()[0]}") from error
+            raise JobFailed(f"the batch does not fit into {table}: {first_line(error)}") from error
         return rows
 
     return write

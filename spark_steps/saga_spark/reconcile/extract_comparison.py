@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 
+from saga_spark.job_errors import first_line
 from saga_spark.reconcile.comparison_database import open_comparison
 from saga_spark.reconcile.findings import Finding
 from saga_spark.reconcile.saga_reconciliation import find_mismatches
@@ -65,8 +65,4 @@ class ExtractComparison:
                 await asyncio.wait([work], timeout=_INTERRUPT_INTERVAL)
             raise
         except duckdb.Error as error:
-            raise SagaError(f"the reconciliation failed: {_first_line(error)}") from error
-
-
-def _first_line(error: duckdb.Error) -> str:
-    return re.split(r"\n", str(error).strip(), maxsplit=1)[0]
+            raise SagaError(f"the reconciliation failed: {first_line(error)}") from error

@@ -201,6 +201,12 @@ class Bank:
     def open_accounts(self, count: int, balance: int = 100) -> None:
         self.query("insert into account select 'a' || i, %s from generate_series(1, %s) i", balance, count)
 
+    def new_transfer(self) -> tuple[str, dict[str, Any]]:
+        """The id and the input of a transfer between two new accounts."""
+        self.open_accounts(2)
+        id = f"t-{uuid.uuid4()}"
+        return id, {"id": id, "from": "a1", "to": "a2", "amount": 7}
+
     def balances(self) -> dict[str, int]:
         return dict(self.query("select id, balance from account"))
 

@@ -21,15 +21,15 @@ from saga_activities.guard import commit_wait, watermark
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.registry import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.step import Step
-from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
-from sagas.protocol.payloads import Invocation, idempotency_key
+from sagas.protocol.payloads import Invocation
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy, fault_proxy
 from tests.helpers.new_databases import new_database
 from tests.helpers.waiting import LIMIT
+from tests.integration.guard.chunk_calls import call, kinds
 from tests.integration.guard.conftest import GuardDatabase, new_attempt, open_guard_database
 from tests.integration.guard.test_cancelled_attempts import ENDLESS
 from tests.integration.guard.test_lost_commit import COMMIT
@@ -70,11 +70,6 @@ def freeze() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def call(saga_id: str, uses: str = "note", timeout: float = 30.0, **arguments: Any) -> Invocation:
-    key = idempotency_key(saga_id, "pay", 1, "")
-    return Invocation(uses, arguments, key, saga_id, "pay", "do", 1, timeout, GuardSpec("shop"), saga="order")
-
-
 def sql(saga_id: str, run: str, **params: Any) -> Invocation:
     return call(saga_id, "sql", connection="shop", run=run, params=params)
 
@@ -87,10 +82,6 @@ async def perform(database: GuardDatabase, calls: Sequence[Invocation], seconds:
     actions = Actions([getattr(function, ACTION_ATTRIBUTE) for function in (note, notes)])
     performer = ChunkPerformer(database.guard, ActionBodies(actions))
     return await performer.perform(calls, new_attempt(seconds))
-
-
-def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
-    return ["none" if outcome is None else outcome.kind for outcome in outcomes]
 
 
 async def counts_of(database: GuardDatabase, saga_id: str) -> tuple[int, int, int]:

@@ -20,10 +20,10 @@ from sagas.actions.registry import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.step import Step
 from sagas.bulk.wire_format import decode_outcomes
 from sagas.errors import UsageError
-from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import Invocation, idempotency_key
+from sagas.protocol.payloads import Invocation
 from tests.helpers.database_servers import DatabaseServer
+from tests.integration.guard.chunk_calls import call, kinds
 from tests.integration.guard.conftest import GuardDatabase, new_attempt, open_guard_database
 
 INSERT = "insert into isolated_note values (:id)"
@@ -53,11 +53,6 @@ async def all_at_once(step: BatchStep, items: list[Item]) -> list[Any]:
     return [await work(step.sql, item.saga_id, item["how"]) for item in items]
 
 
-def call(saga_id: str, uses: str, timeout: float = 30.0, **arguments: Any) -> Invocation:
-    key = idempotency_key(saga_id, "pay", 1, "")
-    return Invocation(uses, arguments, key, saga_id, "pay", "do", 1, timeout, GuardSpec("shop"), saga="order")
-
-
 def sql(saga_id: str, run: str = INSERT, timeout: float = 30.0, **params: Any) -> Invocation:
     return call(saga_id, "sql", timeout, connection="shop", run=run, params=params)
 
@@ -71,10 +66,6 @@ async def perform(database: GuardDatabase, calls: Sequence[Invocation], seconds:
     actions = Actions([getattr(function, ACTION_ATTRIBUTE) for function in (one_by_one, all_at_once)])
     performer = ChunkPerformer(database.guard, ActionBodies(actions))
     return await performer.perform(calls, new_attempt(seconds))
-
-
-def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
-    return ["none" if outcome is None else outcome.kind for outcome in outcomes]
 
 
 async def noted(database: GuardDatabase, sagas: Sequence[str]) -> list[bool]:

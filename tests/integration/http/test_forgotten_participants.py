@@ -8,9 +8,8 @@ import time
 from saga_activities.http import run_http
 from tests.helpers.fault_proxy import fault_proxy
 from tests.helpers.payment_server import PaymentServer
+from tests.integration.http.charges import CHARGE
 from tests.integration.http.conftest import Connect
-
-CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
 
 
 async def test_an_attempt_does_not_wait_for_a_forgotten_connection(server: PaymentServer, connect: Connect) -> None:

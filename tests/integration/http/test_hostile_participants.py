@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from saga_activities.http import HttpConnection, run_http
+from saga_activities.http import HttpConnection
 from saga_activities.http import response as http_response
 from saga_activities.input_limits import MAX_RESPONSE_BYTES
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.sampling import mostly_slow
+from tests.integration.http.charges import CHARGE, call
 from tests.integration.http.conftest import Connect
 from tests.integration.http.raw_server import RawServer, raw_server, response
 
-CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1"}}
 MEGABYTE = 1024 * 1024
 BOMB = gzip.compress(bytes(64 * MEGABYTE), 9)
 
@@ -34,12 +34,6 @@ async def participant() -> AsyncIterator[RawServer]:
 @pytest.fixture
 def crm(connect: Connect, participant: RawServer) -> HttpConnection:
     return connect(participant.url)
-
-
-async def call(connection: HttpConnection, arguments: dict[str, Any] = CHARGE, **options: Any) -> Outcome:
-    return await run_http(
-        arguments, **{"key": "checkout-1/charge", "connection": connection, "timeout": 5.0, **options}
-    )
 
 
 async def peak_of(connection: HttpConnection, **options: Any) -> tuple[Outcome, int]:

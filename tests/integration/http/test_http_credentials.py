@@ -12,20 +12,13 @@ from typing import Any
 
 import pytest
 
-from saga_activities.http import HttpConnection, run_http
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.payment_server import CLIENT_ID, CLIENT_SECRET, PaymentServer
+from tests.integration.http.charges import CHARGE, call
 from tests.integration.http.raw_server import raw_server, response
 
-CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
 TOKEN = "tok-very-secret-123"
-
-
-async def call(connection: HttpConnection, arguments: dict[str, Any], **options: Any) -> Outcome:
-    return await run_http(
-        arguments, **{"key": "checkout-1/charge", "connection": connection, "timeout": 5.0, **options}
-    )
 
 
 def written(outcome: Outcome) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from saga_activities.http import HttpConnection, run_http
+from saga_activities.http import HttpConnection
 from saga_activities.reported_failure import reported_failure
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import decode_failure, encode_failure
@@ -17,13 +17,7 @@ from sagas.protocol.public_reason import public_reason
 from sagas.protocol.saga_view import ReasonView
 from sagas.text.digests import name_uuid, sha256_hex
 from tests.helpers.payment_server import PaymentServer
-
-CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
-KEY = "checkout-1/charge"
-
-
-async def call(connection: HttpConnection | None, arguments: dict[str, Any], **options: Any) -> Outcome:
-    return await run_http(arguments, **{"key": KEY, "connection": connection, "timeout": 5.0, **options})
+from tests.integration.http.charges import CHARGE, KEY, call
 
 
 def failure(outcome: Outcome) -> str:

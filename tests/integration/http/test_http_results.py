@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 
-from saga_activities.http import HttpConnection, run_http
+from saga_activities.http import HttpConnection
 from saga_activities.input_limits import MAX_RESPONSE_BYTES
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.payment_server import PaymentServer
-
-CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
-
-
-async def call(connection: HttpConnection, arguments: dict[str, Any], **options: Any) -> Outcome:
-    return await run_http(
-        arguments, **{"key": "checkout-1/charge", "connection": connection, "timeout": 5.0, **options}
-    )
+from tests.integration.http.charges import CHARGE, call
 
 
 @pytest.mark.parametrize(

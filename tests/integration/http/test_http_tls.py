@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from saga_activities.http import run_http
-from sagas.protocol.outcomes import Outcome
 from tests.helpers.payment_server import PaymentServer
+from tests.integration.http.charges import call
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="the openssl command is not installed")
 
-CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
 EXTENSIONS = """basicConstraints=CA:FALSE
 keyUsage=digitalSignature
 subjectAltName=IP:127.0.0.1
@@ -50,10 +48,6 @@ def serve(certificates: Path, *options: str) -> PaymentServer:
     context.load_cert_chain(certificates / "client.pem", certificates / "client.key")
     names = ("--cert", str(certificates / "server.pem"), "--key", str(certificates / "server.key"))
     return PaymentServer(*names, *options, scheme="https", context=context)
-
-
-async def call(connection: Any, **options: Any) -> Outcome:
-    return await run_http(CHARGE, **{"key": "checkout-1/charge", "connection": connection, "timeout": 5.0, **options})
 
 
 async def test_a_private_authority_is_named_by_verify(certificates: Path, connect: Any) -> None:

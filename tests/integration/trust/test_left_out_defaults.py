@@ -54,15 +54,9 @@ async def require_same_start(client: Client, id: str, input: dict[str, Any]) -> 
         await client.start("transfer", {**input, "text": "another"})
 
 
-def new_transfer(bank: Bank) -> tuple[str, dict[str, Any]]:
-    bank.open_accounts(2)
-    id = f"t-{uuid.uuid4()}"
-    return id, {"id": id, "from": "a1", "to": "a2", "amount": 7}
-
-
 @pytest.mark.parametrize("variant", [left_out, written_out])
 async def test_temporal_and_the_ledger_agree(bank: Bank, variant: Variant) -> None:
-    id, input = new_transfer(bank)
+    id, input = bank.new_transfer()
     client = bank.client
     await start_plainly(client, "transfer", id, variant(input))
     assert (await finished(client, id))["state"] == "COMPLETED"
@@ -78,13 +72,13 @@ async def test_temporal_and_the_ledger_agree(bank: Bank, variant: Variant) -> No
 
 
 async def test_the_start_of_a_client_of_the_project_is_the_same(bank: Bank) -> None:
-    id, input = new_transfer(bank)
+    id, input = bank.new_transfer()
     assert (await bank.client.start("transfer", input)).started
     await require_same_start(bank.client, id, input)
 
 
 async def test_a_row_of_a_batch_is_the_same(bank: Bank) -> None:
-    id, input = new_transfer(bank)
+    id, input = bank.new_transfer()
     await start_plainly(bank.client, "transfer", id, input)
     starter, tally = await bank.client.starter("transfer"), Tally(1)
     rows = SingleRowStarter(

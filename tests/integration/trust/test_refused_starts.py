@@ -98,12 +98,6 @@ async def listed_states(client: Client, id: str, *states: str) -> list[str]:
     return [view.state async for view in query_sagas(client.locator, criteria, limit=50) if view.id == id]
 
 
-def new_transfer(bank: Bank) -> tuple[str, dict[str, Any]]:
-    bank.open_accounts(2)
-    id = f"t-{uuid.uuid4()}"
-    return id, {"id": id, "from": "a1", "to": "a2", "amount": 7}
-
-
 async def complete(bank: Bank, id: str, input: dict[str, Any]) -> None:
     await bank.client.start("transfer", input)
     assert (await finished(bank.client, id))["state"] == "COMPLETED"
@@ -131,7 +125,7 @@ async def wait_until_visible(client: Client, id: str, count: int) -> None:
 @pytest.mark.sampled(turns="claim")
 @pytest.mark.parametrize("claim", NO_SAGA)
 async def test_the_run_before_it_is_the_saga(bank: Bank, claim: Claim) -> None:
-    id, input = new_transfer(bank)
+    id, input = bank.new_transfer()
     client = bank.client
     await complete(bank, id, input)
     await claim(client, id)
@@ -156,7 +150,7 @@ async def test_the_run_before_it_is_the_saga(bank: Bank, claim: Claim) -> None:
 @pytest.mark.sampled(turns="claim")
 @pytest.mark.parametrize("claim", [start_refused, start_refused_name, terminate_before_task])
 async def test_the_undo_before_it_is_the_undo(bank: Bank, claim: Claim) -> None:
-    id, input = new_transfer(bank)
+    id, input = bank.new_transfer()
     client, queue = bank.client, bank.project.settings.temporal.task_queue
     await complete(bank, id, input)
     await undo(client.locator, id, reason="wrong", who="me", task_queue=queue)
@@ -173,7 +167,7 @@ async def test_the_undo_before_it_is_the_undo(bank: Bank, claim: Claim) -> None:
 @pytest.mark.parametrize("claim", NO_SAGA)
 async def test_the_row_of_the_ledger_is_the_saga(bank: Bank, claim: Claim) -> None:
     """Temporal has deleted the run of the saga."""
-    id, input = new_transfer(bank)
+    id, input = bank.new_transfer()
     client, queue = bank.client, bank.project.settings.temporal.task_queue
     await complete(bank, id, input)
     await delete_run(client.temporal, id)
@@ -219,7 +213,7 @@ async def test_a_deleted_saga_is_found(bank: Bank, claim: Claim) -> None:
 @pytest.mark.sampled(turns="claim")
 @pytest.mark.parametrize("claim", NO_SAGA)
 async def test_the_id_is_free_for_a_saga(bank: Bank, claim: Claim) -> None:
-    id, input = new_transfer(bank)
+    id, input = bank.new_transfer()
     client = bank.client
     await claim(client, id)
     with pytest.raises(UsageError, match=f"there is no saga with the id {id}"):
@@ -239,7 +233,7 @@ async def test_the_id_is_free_for_sagas_that_start_together(bank: Bank) -> None:
     starter = await client.starter("transfer")
     rows = []
     for is_claimed in (True, False):
-        id, input = new_transfer(bank) if not rows else (f"t-{uuid.uuid4()}", dict(rows[0][1]))
+        id, input = bank.new_transfer() if not rows else (f"t-{uuid.uuid4()}", dict(rows[0][1]))
         rows.append((id, {**input, "id": id}))
         if is_claimed:  # by a start that was refused
             claimed = await client.ledger.claim_single(NewClaim(id, "another", {}), "transfer")
@@ -255,7 +249,7 @@ async def test_the_id_is_free_for_sagas_that_start_together(bank: Bank) -> None:
 
 async def test_the_id_is_free_for_a_row_of_a_batch(bank: Bank) -> None:
     """A start has claimed the id in the ledger before it was refused."""
-    id, input = new_transfer(bank)
+    id, input = bank.new_transfer()
     client = bank.client
     starter = await client.starter("transfer")
     await client.ledger.claim_single(NewClaim(id, "another", {}), "transfer")
@@ -296,7 +290,7 @@ async def test_the_id_of_a_nested_saga_is_free(shop: Shop) -> None:
 
 async def test_the_id_waits_until_the_runs_before_are_listed(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """A completed run is not in the visibility store yet when a refused one comes after it."""
-    id, input = new_transfer(bank)
+    id, input = bank.new_transfer()
     await complete(bank, id, input)
     await start_refused(bank.client, id)
     await wait_until_visible(bank.client, id, 2)
@@ -320,7 +314,7 @@ async def test_the_id_waits_until_the_runs_before_are_listed(bank: Bank, monkeyp
 async def test_a_start_is_tried_again_while_the_runs_before_are_not_listed(
     bank: Bank, claim: Claim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    id, input = new_transfer(bank)
+    id, input = bank.new_transfer()
     await claim(bank.client, id)
 
     async def lagging(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:

@@ -119,7 +119,7 @@ def _check_stage(spark: SparkSettings) -> str:
     except (OSError, ValueError) as error:
         # Arrow's own message repeats the path twice.
         number = getattr(error, "errno", None)
-        reason = os.strerror(number) if number else str(error).strip().partition("\n")[0]
+        reason = os.strerror(number) if number else first_line(error)
         raise UsageError(
             f"{spark.stage} cannot be written: {reason}",
             help="set `stage` under [spark] in saga.toml to a folder to which this user can write",

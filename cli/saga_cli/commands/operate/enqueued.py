@@ -10,7 +10,7 @@ import typer
 
 from saga_cli.context import load_settings
 from saga_cli.exit_codes import DONE
-from saga_cli.output import echo, print_document, print_list, print_table
+from saga_cli.output import age_text, echo, print_document, print_list, print_table
 from saga_cli.shared_options import Operator, operator_name, required_reason
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
@@ -68,7 +68,7 @@ def _print_rows(rows: Sequence[dict[str, Any]], delivered_by: str) -> None:
             row["row"],
             printable_line(row["status"]),
             printable_line(_what(row)),
-            _age(row["age_seconds"]),
+            age_text(row["age_seconds"]),
             printable_line(row["reason"] or waits(row)),
         )
         for row in rows
@@ -82,10 +82,6 @@ def _what(row: dict[str, Any]) -> str:
     if row["signal"] is not None:
         return f"signal {row['signal']} to {row['id'] or '?'}"
     return f"start {row['saga'] or '?'}" + (f" {row['id']}" if row["id"] else "")
-
-
-def _age(seconds: float) -> str:
-    return f"{max(seconds, 0):.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 @app.command("retry")

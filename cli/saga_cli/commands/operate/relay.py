@@ -9,7 +9,7 @@ import typer
 
 from saga_cli.context import load_settings
 from saga_cli.exit_codes import DONE, FAILED
-from saga_cli.output import echo, print_document, print_table
+from saga_cli.output import age_text, echo, print_document, print_table
 from saga_cli.shared_options import Operator, operator_name, parse_duration_option, required_reason, start_logging
 from sagas.text.shell import saga_command
 
@@ -93,13 +93,13 @@ def _print_status(status: dict[str, Any]) -> None:
         if "error" in outbox:
             echo(f"{outbox['connection']}: {outbox['error']}")
             continue
-        oldest = f" (the oldest {_age(outbox['oldest_seconds'])})" if outbox["new"] else ""
+        oldest = f" (the oldest {age_text(outbox['oldest_seconds'])})" if outbox["new"] else ""
         echo(f"{outbox['connection']}: {outbox['new']} new{oldest}, {outbox['held']} held, {outbox['refused']} refused")
         rows = [
             (
                 shard["shard"],
                 shard["new"],
-                _age(shard["oldest_seconds"]) if shard["new"] else "-",
+                age_text(shard["oldest_seconds"]) if shard["new"] else "-",
                 {True: "open", False: "-", None: "?"}[shard.get("open_transaction")],
                 shard["owner"] or "-",
             )
@@ -118,7 +118,3 @@ def _print_status(status: dict[str, Any]) -> None:
         for error in ("kafka_error", "publishing_error"):
             if error in outbox:
                 echo(f"  {outbox[error]}")
-
-
-def _age(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
