@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-from sagas.definition.times import in_utc
+from sagas.definition.times import utc_if_naive
 from sagas.errors import UsageError, did_you_mean
 from sagas.text.exact_numbers import is_exact_double, is_exact_single
 from sagas.text.sql_names import backquoted
@@ -119,7 +119,7 @@ def _exact(kind: DataType, value: Any) -> Any:
                 return date.fromisoformat(plain_text(value)).isoformat()
             case T.TimestampType():
                 at = iso_time(value)
-                return (in_utc(at) - _EPOCH) // timedelta(microseconds=1)
+                return (utc_if_naive(at) - _EPOCH) // timedelta(microseconds=1)
             case T.TimestampNTZType():
                 at = iso_time(value)
                 if at.tzinfo is not None:

@@ -17,11 +17,10 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from sqlalchemy.schema import CreateTable
 
 from saga_activities.database_clock import DatabaseNow
 from saga_activities.guard.entry_key import MAX_ENTRY, MAX_GUARD_ID
-from saga_activities.guard.schema import DIALECTS, create_metadata
+from saga_activities.guard.schema import DIALECTS, create_metadata, metadata_ddl
 from saga_activities.guard.tables import TABLE_OPTIONS, guard_table, long_text, short_text
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import CommitTag, Manifest, Target
@@ -124,15 +123,9 @@ async def create_table(engine: AsyncEngine) -> None:
     await create_metadata(engine, metadata, ())
 
 
-def table_ddl(dialect_name: str) -> str:
+def table_ddl(dialect: str) -> str:
     """The DDL of :func:`create_table`, for a database administrator. Raises KeyError for an unknown dialect."""
-    dialect = DIALECTS[dialect_name]()
-    statements = [str(CreateTable(outputs, if_not_exists=True).compile(dialect=dialect)).strip()]
-    statements += [
-        str(sa.schema.CreateIndex(index, if_not_exists=True).compile(dialect=dialect)).strip()
-        for index in outputs.indexes
-    ]
-    return ";\n\n".join(statements) + ";\n"
+    return ";\n\n".join(metadata_ddl(DIALECTS[dialect](), metadata)) + ";\n"
 
 
 async def take_over(

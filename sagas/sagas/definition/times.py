@@ -52,7 +52,7 @@ def read_timestamp(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def in_utc(time: datetime) -> datetime:
+def utc_if_naive(time: datetime) -> datetime:
     """The time with its time zone; without one it is in UTC."""
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 

@@ -24,7 +24,7 @@ from saga_spark.settings import SparkSettings
 from saga_spark.sinks.iceberg.catalog import TableName, load_table, open_catalog, translate_errors
 from saga_spark.sinks.iceberg.compatibility import COMPACTION_ADVICE, has_equality_deletes, type_label
 from saga_spark.storage import FOOTER_READERS, create_folder, resolve_uri, to_uri
-from sagas.definition.times import in_utc
+from sagas.definition.times import utc_if_naive
 
 
 def freeze_table(settings: SparkSettings, name: str, values: dict[str, Any], uri: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
         raise JobFailed(
             f"the input {name}: `as_of` is a snapshot id, a tag, a branch or a timestamp of the table, not {text}"
         ) from None
-    snapshot = table.snapshot_as_of_timestamp(int(in_utc(time).timestamp() * 1000))
+    snapshot = table.snapshot_as_of_timestamp(int(utc_if_naive(time).timestamp() * 1000))
     if snapshot is None:
         raise JobFailed(f"the input {name}: the table has no snapshot as of {text}")
     return snapshot

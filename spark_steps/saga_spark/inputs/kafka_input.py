@@ -18,7 +18,7 @@ from saga_activities.kafka.topic_end import topic_end
 from saga_spark.job_errors import JobFailed
 from saga_spark.settings import SparkSettings
 from saga_spark.storage import create_folder, resolve_uri
-from sagas.definition.times import in_utc
+from sagas.definition.times import utc_if_naive
 from sagas.errors import InfrastructureError, UsageError
 
 TOPIC_SCHEMA = pa.schema(
@@ -131,4 +131,4 @@ def _epoch_seconds(name: str, text: str) -> float:
         raise UsageError(
             f"the input {name}: `since` is a timestamp such as 2026-01-31T08:00:00Z, not {text!r}"
         ) from None
-    return in_utc(time).timestamp()
+    return utc_if_naive(time).timestamp()

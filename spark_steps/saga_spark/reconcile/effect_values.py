@@ -14,7 +14,7 @@ from psycopg.adapt import Loader
 from psycopg.pq import Format
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sagas.definition.times import in_utc
+from sagas.definition.times import utc_if_naive
 from sagas.errors import SagaError
 from sagas.text.exact_json import decimal_problem, encode_json
 from sagas.text.shortening import shorten
@@ -96,7 +96,7 @@ def _seconds(value: Any) -> float | None:
         case None:
             return None
         case datetime():
-            return in_utc(value).timestamp()
+            return utc_if_naive(value).timestamp()
         case date():
             return datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()
         case str():

@@ -15,7 +15,7 @@ from datetime import datetime
 from saga_activities.ledger.records import Claim, RunFilter
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.visibility_filter import LITERAL, literal_value
-from sagas.definition.times import in_utc
+from sagas.definition.times import utc_if_naive
 
 MAX_CLAIMS = 100_000
 
@@ -90,7 +90,7 @@ async def claimed_sagas(locator: Locator, claims: ClaimFilter, task_queue: str |
 
 
 def _parse_time(text: str) -> datetime:
-    return in_utc(datetime.fromisoformat(text))
+    return utc_if_naive(datetime.fromisoformat(text))
 
 
 def _time_condition(operator: str, limit: datetime) -> Callable[[Claim], bool]:

@@ -58,7 +58,7 @@ from saga_spark.sinks.iceberg.compatibility import COMPACTION_ADVICE, has_equali
 from saga_spark.sinks.iceberg.partition_values import comparable, split_by_partition
 from saga_spark.sinks.iceberg.pyiceberg_internals import complement_filter, data_file_writer, strict_file_matcher
 from saga_spark.storage import resolve_uri
-from sagas.definition.times import in_utc
+from sagas.definition.times import utc_if_naive
 from sagas.text.exact_numbers import is_exact_double, is_exact_single
 from sagas.text.shortening import counted
 
@@ -259,7 +259,7 @@ def _exact_value(kind: IcebergType, value: Any) -> Any:
             exact = dt.date.fromisoformat(plain_text(value)).isoformat()
         case TimestamptzType():
             at = iso_time(value)
-            exact = in_utc(at).astimezone(dt.UTC).isoformat()
+            exact = utc_if_naive(at).astimezone(dt.UTC).isoformat()
         case TimestampType():
             at = iso_time(value)
             if at.tzinfo:
