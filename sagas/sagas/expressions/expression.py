@@ -123,13 +123,11 @@ class Template:
     offsets: tuple[int, ...]
     _render: _Render = field(repr=False, compare=False)
 
-    @property
-    def constant(self) -> bool:
-        """True if the value has no expressions: :meth:`render` then returns the value itself, not a copy."""
-        return not self.expressions
-
     def render(self, context: Mapping[str, Any], meter: WorkMeter | None = None) -> Any:
-        """The value with every expression evaluated; raises ExpressionError. ``meter`` counts the work."""
+        """The value with every expression evaluated: the value itself, not a copy, if it has none.
+
+        Raises ExpressionError. ``meter`` counts the work.
+        """
         meter = meter or WorkMeter()
         meter.begin_value()
         return self._render(context, meter)

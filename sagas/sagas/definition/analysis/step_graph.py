@@ -35,10 +35,6 @@ class StepGraph:
         """True if ``ancestor`` always ends before ``step`` starts."""
         return bool(self._ancestors[step] & self._bit[ancestor])
 
-    def ancestors(self, step: str) -> tuple[str, ...]:
-        """All ancestors, in topological order."""
-        return tuple(other for other in self.order if self.is_ancestor(other, step))
-
 
 def build_step_graph(needs: Mapping[str, Iterable[str] | None]) -> StepGraph:
     """The graph of the steps, given in file order. None as needs means all steps above.

@@ -16,7 +16,7 @@ def test_a_list_is_a_sequence() -> None:
 def test_after_a_fan_out_a_step_joins_all_branches() -> None:
     graph = build_step_graph({"a": None, "b": ["a"], "c": ["a"], "d": ["b"], "e": None})
     assert graph.needs["e"] == ("c", "d")
-    assert graph.ancestors("e") == ("a", "b", "c", "d")
+    assert all(graph.is_ancestor(step, "e") for step in "abcd")
 
 
 def test_empty_needs_start_at_once() -> None:
