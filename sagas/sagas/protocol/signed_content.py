@@ -17,20 +17,6 @@ def signed_json(value: Any) -> bytes:
     return canonical_json(decode_json(encode_json(value))).encode()
 
 
-def start_content(
-    workflow_id: str, header: bytes, starts: Mapping[str, Any], earlier: Mapping[str, Any] | None = None
-) -> bytes:
-    """Return what is signed of a start: its run, its definition, the input of each saga by its id, and ``earlier``:
-    what the start says of earlier runs of its sagas, such as the generation; empty for a first start.
-
-    So nobody who reads a start can start a definition again, which may have been replaced, with anything else, nor make
-    the effects of a saga that has ended once more.
-    """
-    parts = (header, signed_json(starts), signed_json(earlier or {}))
-    digests = [hashlib.sha256(part).hexdigest() for part in parts]
-    return encode_json([workflow_id, *digests])
-
-
 def message_content(to: Sequence[str], message: Mapping[str, Any]) -> bytes:
     """Return what is signed of a message: all of it but the signature, and ``to``, the ids of the only place where it
     counts. The message itself does not name that place, so its reader takes the ids from Temporal.

@@ -255,7 +255,7 @@ def _refuse_unsigned(earlier: Mapping[str, Any], trust: RunTrust | None) -> None
     """
 
     def is_signed(trust: ProjectTrust) -> bool:
-        return trust.is_signed_start(workflow.info().workflow_id, {}, b"", None, earlier)
+        return trust.is_signed_start(workflow.info().workflow_id, {}, b"", None, _recorded_start(), earlier)
 
     if earlier and is_untrusted(trust, is_signed, proof=is_signed):
         raise refused_error(UNSIGNED_REPETITION)
@@ -301,7 +301,8 @@ async def _verify_start(
     info = workflow.info()
     signed = info.headers.get(SIGNATURE_HEADER)
     signature = None if signed is None else json_or_none(signed.data)
-    start = (info.workflow_id, starts, header.data, signature, earlier)
+    at = _recorded_start()
+    start = (info.workflow_id, starts, header.data, signature, at, earlier)
     if is_untrusted(
         trust,
         lambda trust: trust.trusts_start(saga, *start),
@@ -313,6 +314,7 @@ async def _verify_start(
             "starts": starts,
             "header": header.data.decode("utf-8", "replace"),
             "signature": signature,
+            "at": at,
             **({"earlier": earlier} if earlier else {}),
         }
         if len(raw_json(request).payload.data) > MAX_PAYLOAD_BYTES:

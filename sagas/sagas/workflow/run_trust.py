@@ -53,18 +53,25 @@ class ProjectTrust(Protocol):
         starts: Mapping[str, Any],
         header: bytes,
         signature: Any,
+        at: float,
         earlier: Mapping[str, Any],
     ) -> bool:
         """Return whether this start is signed, its definition is one of this saga, and the inputs are valid and
-        normalised. ``starts``: the input of each saga by its id; ``earlier``: see
-        :func:`sagas.protocol.signed_content.start_content`.
+        normalised. ``starts``: the input of each saga by its id; ``at``: when Temporal has recorded the start;
+        ``earlier``: see :func:`sagas.protocol.signed_start.start_content`.
         """
         ...
 
     def is_signed_start(
-        self, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any, earlier: Mapping[str, Any]
+        self,
+        workflow_id: str,
+        starts: Mapping[str, Any],
+        header: bytes,
+        signature: Any,
+        at: float,
+        earlier: Mapping[str, Any],
     ) -> bool:
-        """Return whether a client of this project has signed this start."""
+        """Return whether a client of this project has signed this start, and has done it for a start at this time."""
         ...
 
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:

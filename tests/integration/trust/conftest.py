@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
 from sagas.project import Project
 from sagas.protocol.payloads import DEFINITION_HEADER, SIGNATURE_HEADER
-from sagas.protocol.signed_content import start_content
+from sagas.protocol.signed_start import sign_start
 from sagas.settings.worker import WorkerSettings
 from tests.helpers.local_worker import make_project
 from tests.helpers.processes import TemporalServer
@@ -143,7 +144,7 @@ class Shop:
         id = id or f"{saga}-{uuid.uuid4()}"
         headers = {DEFINITION_HEADER: header}
         if keys is not None:
-            signature = keys.sign("start", start_content(id, header.data, {id: input}))
+            signature = sign_start(keys, id, header.data, {id: input}, at=time.time())
         if signature is not None:
             headers[SIGNATURE_HEADER] = signature
         queue = self.project.settings.temporal.task_queue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 import psycopg
+import pytest
 
 from saga_workers.doctor.accepted_definitions import check_accepted_definitions
 from saga_workers.doctor.doctor_result import DoctorResult
@@ -54,6 +55,7 @@ async def test_earlier_definitions_that_are_not_needed_are_named(shop: Shop) -> 
         assert await results(accept="any") == []
 
 
+@pytest.mark.slow
 async def test_an_earlier_definition_that_nobody_starts_any_more_is_named(bank: Bank) -> None:
     bank.open_accounts(2)
     id, client = f"t-{uuid.uuid4()}", bank.client

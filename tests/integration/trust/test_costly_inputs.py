@@ -26,7 +26,7 @@ from sagas.errors import UsageError
 from sagas.expressions.work_budget import bounded
 from sagas.input_limits import MAX_CHECK_STEPS
 from sagas.project import Project
-from sagas.protocol.signed_content import start_content
+from sagas.protocol.signed_start import sign_start
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.nested_lists import nested_list
 from tests.helpers.processes import TemporalServer
@@ -103,8 +103,8 @@ def test_the_inputs_of_one_workflow_task_share_its_steps(project: Project) -> No
     assert enough > 1
     for count, at_once in ((1, True), (enough, True), (enough + 1, False)):
         starts = {f"tree-{number}": tree(8) for number in range(count)}
-        signature = keys.sign("start", start_content("shared", header, starts))
-        assert trust.trusts_start("tree", "shared", starts, header, signature) is at_once, count
+        signature = sign_start(keys, "shared", header, starts, at=time.time())
+        assert trust.trusts_start("tree", "shared", starts, header, signature, time.time()) is at_once, count
 
 
 @pytest.mark.slow

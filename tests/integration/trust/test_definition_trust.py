@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -40,7 +41,7 @@ from sagas.protocol.payloads import (
     RESUMED_HEADER,
     SIGNATURE_HEADER,
 )
-from sagas.protocol.signed_content import start_content
+from sagas.protocol.signed_start import sign_start
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings.signing_keys import SigningKeys
 from sagas.text.exact_json import decode_json
@@ -150,7 +151,7 @@ async def test_a_replaced_definition_starts_nothing_new(shop: Shop) -> None:
         refused = await refusal(await shop.start(client, "own", {"text": "x"}, replaced, keys=keys, id=id))
         assert "is not one of this worker's project, and not an earlier one that may start" in refused
         earlier = {GENERATION_HEADER: 5}
-        signature = keys.sign("start", start_content(id, replaced.data, {id: {"text": "x"}}, earlier))
+        signature = sign_start(keys, id, replaced.data, {id: {"text": "x"}}, earlier, at=time.time())
         headers = {DEFINITION_HEADER: replaced, SIGNATURE_HEADER: to_header(signature), **earlier}
         with start_headers(headers):
             queue = shop.project.settings.temporal.task_queue
@@ -158,9 +159,10 @@ async def test_a_replaced_definition_starts_nothing_new(shop: Shop) -> None:
         assert "not an earlier one that may start" in await refusal(again)
         assert shop.said == ["x"]
     resumed, starts = {RESUMED_HEADER: {"who": "ada"}}, {id: {"text": "x"}}
-    signature = keys.sign("start", start_content(id, replaced.data, starts, resumed))
+    signature = sign_start(keys, id, replaced.data, starts, resumed, at=time.time())
     trust = WorkerTrust(shop.with_keys(KEYS[0], accept="project"))
-    assert trust.trusts_start("own", id, starts, replaced.data, signature, resumed), "what it continues is not new"
+    is_trusted = trust.trusts_start("own", id, starts, replaced.data, signature, time.time(), resumed)
+    assert is_trusted, "what it continues is not new"
     async with running_worker(shop.with_keys(KEYS[0], accept="project", earlier=[digest_of(parsed)])) as client:
         await (await shop.start(client, "own", {"text": "x"}, replaced, keys=keys)).result()
         assert "its start not signed" in await refusal(await shop.start(client, "own", {"text": "x"}, replaced))
@@ -419,7 +421,7 @@ async def test_a_signature_starts_nothing_else(shop: Shop) -> None:
     keys, header, id = SigningKeys((KEYS[0],)), shop.header(FORGED), f"own-{uuid.uuid4()}"
     async with running_worker(shop.with_keys(KEYS[0])) as client:
         await (await shop.start(client, "own", {"text": "x"}, header, keys=keys, id=id)).result()
-        signature = keys.sign("start", start_content(id, header.data, {id: {"text": "x"}}))
+        signature = sign_start(keys, id, header.data, {id: {"text": "x"}}, at=time.time())
         again = await shop.start(client, "own", {"text": "x"}, header, signature=signature, id=id)
         await again.result()
         other_id = await shop.start(client, "own", {"text": "x"}, header, signature=signature)
@@ -441,21 +443,21 @@ async def test_a_start_is_repeated_only_with_a_signature(shop: Shop) -> None:
     async with running_worker(shop.with_keys(KEYS[0])) as client:
         await (await shop.start(client, "own", {"text": "x"}, header, keys=keys, id=id)).result()
         queue = shop.project.settings.temporal.task_queue
-        signed = {DEFINITION_HEADER: header}
-        signed[SIGNATURE_HEADER] = to_header(keys.sign("start", start_content(id, header.data, {id: {"text": "x"}})))
+        signature = sign_start(keys, id, header.data, {id: {"text": "x"}}, at=time.time())
+        signed = {DEFINITION_HEADER: header, SIGNATURE_HEADER: to_header(signature)}
         for earlier in ({GENERATION_HEADER: 5}, {RESUMED_HEADER: resumed}, {GENERATION_HEADER: 1}):
             for start in ({}, {DEFINITION_HEADER: header}, signed):
                 with start_headers({**start, **earlier}):
                     run = await client.temporal.start_workflow("own", {"text": "x"}, id=id, task_queue=queue)
                 assert "counts only if it is signed" in await refusal(run)
         bulk_id = f"{BULK_PREFIX}{uuid.uuid4()}"
-        signature = keys.sign("start", start_content(bulk_id, header.data, {"a": {"text": "y"}}))
+        signature = sign_start(keys, bulk_id, header.data, {"a": {"text": "y"}}, at=time.time())
         with start_headers({DEFINITION_HEADER: header, SIGNATURE_HEADER: to_header(signature)}):
             run = await client.temporal.start_workflow(BULK_WORKFLOW, order, id=bulk_id, task_queue=queue)
         assert "counts only if it is signed" in await refusal(run)
         assert shop.said == ["x"]
         earlier = {GENERATION_HEADER: 5}
-        signature = keys.sign("start", start_content(id, header.data, {id: {"text": "x"}}, earlier))
+        signature = sign_start(keys, id, header.data, {id: {"text": "x"}}, earlier, at=time.time())
         with start_headers({DEFINITION_HEADER: header, SIGNATURE_HEADER: to_header(signature), **earlier}):
             await client.temporal.execute_workflow("own", {"text": "x"}, id=id, task_queue=queue)
     assert shop.said == ["x", "x"]
@@ -487,8 +489,8 @@ async def test_a_workflow_task_leaves_large_inputs_to_an_activity(shop: Shop) ->
         ([{"text": "x" * MAX_PAYLOAD_BYTES}], True),  # no activity could take it
     ):
         starts = {f"waiting-{number}": input for number, input in enumerate(inputs)}
-        signature = keys.sign("start", start_content("waiting-0", header, starts))
-        assert trust.trusts_start("waiting", "waiting-0", starts, header, signature) is at_once
+        signature = sign_start(keys, "waiting-0", header, starts, at=time.time())
+        assert trust.trusts_start("waiting", "waiting-0", starts, header, signature, time.time()) is at_once
     async with running_worker(shop.project) as client:
         handle = await shop.start(client, "waiting", {"text": "x" * MAX_TASK_BYTES}, shop.header(saga="waiting"))
         await handle.signal("approved")

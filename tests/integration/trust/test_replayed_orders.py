@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from datetime import UTC, datetime
 from typing import Any
@@ -30,7 +31,8 @@ from sagas.protocol.payloads import (
     SIGNATURE_HEADER,
 )
 from sagas.protocol.schedule_order import slot_text
-from sagas.protocol.signed_content import message_content, start_content
+from sagas.protocol.signed_content import message_content
+from sagas.protocol.signed_start import sign_start
 from sagas.text.exact_json import decode_json
 from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, make_project, running_worker
@@ -126,8 +128,8 @@ async def test_a_bulk_workflow_starts_under_its_own_id_only(shop: Shop) -> None:
     """A definition that the project has replaced comes back with no start that was signed for another workflow."""
     shop.project = shop.with_keys("k" * 32)
     header, starts = shop.header(FORGED), {"forged": {"text": "x"}}
-    content = start_content(f"{BULK_PREFIX}signed", header.data, starts)
-    signature = shop.project.settings.signing_keys().sign("start", content)
+    keys = shop.project.settings.signing_keys()
+    signature = sign_start(keys, f"{BULK_PREFIX}signed", header.data, starts, at=time.time())
     order = {"saga": "own", "sagas": [["forged", {"text": "x"}, {}]]}
     async with running_worker(shop.project) as client:
         with start_headers({DEFINITION_HEADER: header, SIGNATURE_HEADER: to_header(signature)}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -52,7 +53,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.redelivery_names import REDELIVERY_HEADER
 from sagas.protocol.saga_view import STARTED_AGAIN
-from sagas.protocol.signed_content import start_content
+from sagas.protocol.signed_start import sign_start
 from sagas.settings.signing_keys import SigningKeys
 from sagas.text.exact_json import encode_json, value_text
 from sagas.text.shell import saga_command
@@ -271,7 +272,7 @@ class SagaStarter:
     def _signed_headers(
         self, workflow_id: str, starts: Mapping[str, Any], earlier: Mapping[str, Any]
     ) -> dict[str, Any]:
-        signature = self._keys.sign("start", start_content(workflow_id, self._header.data, starts, earlier))
+        signature = sign_start(self._keys, workflow_id, self._header.data, starts, earlier, at=time.time())
         headers: dict[str, Any] = {DEFINITION_HEADER: self._header}
         return headers if signature is None else {**headers, SIGNATURE_HEADER: to_header(signature)}
 

@@ -34,8 +34,8 @@ from sagas.protocol.signed_content import (
     message_content,
     read_answer_signature,
     signed_json,
-    start_content,
 )
+from sagas.protocol.signed_start import START_LIFETIME, verifies_start
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.protocol.unsigned_states import unpack_unsigned_state
 from sagas.settings import load_settings
@@ -61,6 +61,10 @@ KEY_WAIT = 300.0
 """Seconds for which what is signed with a key that this worker lacks is left to other workers."""
 
 _MAX_AWAITING_KEY = 10_000
+
+_EXPIRED = f"its start signed more than {START_LIFETIME / 3600:.0f} hours before or after it"
+
+_SENT_LATE = "it was sent once more, or the clock of the client differs from that of Temporal"
 
 
 def _is_left_to_activity(starts: Mapping[str, Any], header: bytes, signature: Any) -> bool:
@@ -110,12 +114,13 @@ class WorkerTrust:
         starts: Mapping[str, Any],
         header: bytes,
         signature: Any,
+        at: float,
         earlier: Mapping[str, Any] | None = None,
     ) -> bool:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`. Reads no files; a workflow task must not wait."""
         if _is_left_to_activity(starts, header, signature):
             return False
-        if not self.is_signed_start(workflow_id, starts, header, signature, earlier):
+        if not self.is_signed_start(workflow_id, starts, header, signature, at, earlier):
             return False
         try:
             definition = read_header(header).definition
@@ -136,14 +141,15 @@ class WorkerTrust:
         starts: Mapping[str, Any],
         header: bytes,
         signature: Any,
+        at: float | None,
         earlier: Mapping[str, Any] | None = None,
     ) -> bool:
-        """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
+        """See :class:`sagas.workflow.run_trust.ProjectTrust`. ``at``: None for any time."""
         try:
-            content = start_content(workflow_id, header, starts, earlier)
+            is_signed = verifies_start(self.keys, signature, workflow_id, header, starts, earlier, at=at)
         except MALFORMED:
             return False
-        return self.accepts_any or self.keys.verifies("start", content, signature)
+        return self.accepts_any or is_signed
 
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
@@ -158,6 +164,7 @@ class WorkerTrust:
         starts: Mapping[str, Any],
         header: str,
         signature: Any,
+        at: float,
         earlier: Mapping[str, Any] | None = None,
     ) -> CheckedInputs:
         """Verify a start after reading the definitions again: they may have changed since the worker started.
@@ -167,9 +174,10 @@ class WorkerTrust:
         Raises RefusedError or UsageError if nothing of the start is trusted.
         """
         data = header.encode()
-        is_signed = self.is_signed_start(workflow_id, starts, data, signature, earlier)
+        is_signed = self.is_signed_start(workflow_id, starts, data, signature, at, earlier)
+        has_expired = not is_signed and self.is_signed_start(workflow_id, starts, data, signature, None, earlier)
         if earlier and not is_signed:
-            raise RefusedError(UNSIGNED_REPETITION)
+            raise RefusedError(f"{_EXPIRED}: {_SENT_LATE}" if has_expired else UNSIGNED_REPETITION)
         try:
             definition = read_header(data).definition
             if not (is_signed and self._may_start(definition, earlier)):
@@ -178,11 +186,13 @@ class WorkerTrust:
         except MALFORMED:
             definition = None
         if definition is None:
-            why, advice = (
-                ("not an earlier one that may start", "add its digest to worker.earlier_definitions")
-                if is_signed
-                else ("its start not signed with its key", "set the same worker.definition_key for client and worker")
-            )
+            if is_signed:
+                why, advice = "not an earlier one that may start", "add its digest to worker.earlier_definitions"
+            elif has_expired:
+                why, advice = _EXPIRED, f"start it anew: {_SENT_LATE}"
+            else:
+                why = "its start not signed with its key"
+                advice = "set the same worker.definition_key for client and worker"
             log.warning("start of %s refused: its definition is not known, and %s", saga, why)
             raise RefusedError(
                 f"the definition of {saga} is not one of this worker's project, and {why}; deploy it to the worker, or "
