@@ -69,6 +69,8 @@ def _with_zone(at: datetime) -> str:
 
 def _sections(report: PeriodReport) -> list[Section]:
     sections = [_outcomes(report), _slowest(report), _parked(report), _residue(report)]
+    if report.unserved:
+        sections.append(_unserved(report))
     rows = [[f"{hold.text}; {report.held.words(hold)}", hold.resume_command] for hold in report.holds]
     if report.held.one_by_one:
         rows.append([report.held.one_by_one_text, LIST_ONE_BY_ONE])
@@ -133,6 +135,19 @@ def _parked(report: PeriodReport) -> Section:
     ]
     left_out = f"… {report.parked_left_out}" if report.parked_left_out else ""
     return Section("Parked now", header, rows, left_out or ("" if rows else "nothing needs an operator"))
+
+
+def _unserved(report: PeriodReport) -> Section:
+    rows = [
+        [
+            view.id,
+            local_time(ended) if (ended := parse_timestamp(view.ended_at)) else "",
+            (view.redelivery and view.redelivery.ended) or "",
+            saga_command("show", view.id),
+        ]
+        for view in report.unserved
+    ]
+    return Section("Events not served", ("saga", "ended", "why", "command"), rows)
 
 
 def _residue(report: PeriodReport) -> Section:

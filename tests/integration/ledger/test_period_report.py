@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from saga_activities.ledger.records import OutcomeCount
@@ -108,6 +109,7 @@ async def test_the_report_of_a_day_from_the_ledger(stay: Stay) -> None:
         return printed if rows_of(printed).get("outing", [""])[0] == "1" else None
 
     printed = await until(seen)  # Temporal's list lags
+    assert "Events not served" not in printed.out
     rows = rows_of(printed)
     assert rows["saga"][:7] == ["started", "open", "COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED"]
     assert rows["stay"][:7] == ["3", "0", "2", "1", "0", "0", "0"]
@@ -148,6 +150,24 @@ async def test_the_report_of_a_day_from_the_ledger(stay: Stay) -> None:
     assert [(effect["step"], effect["kind"]) for effect in left["residue"]] == [("go", "effect_missing")]
     assert {row["step"] for row in document["slowest_steps"]} == {"buy", "go"}
     assert (await stay.later.saga("report", "--json")).json["sagas"][-1]["states"] == {"COMPLETED": 2, "COMPENSATED": 1}
+
+
+async def test_events_that_are_not_served(stay: Stay) -> None:
+    starter = await stay.client.starter("stay")
+    request = replace(
+        await starter.check({"city": fresh("atlantis"), "amount": 200}), redelivery={"intervals": [1.0], "passed": 1}
+    )
+    saga_id = (await starter.start(request)).id
+
+    async def reported() -> object:
+        return (await stay.saga("report", "--json")).json["unserved"]
+
+    [row] = await until(reported)
+    why, command = "the last of 1 further starts was compensated", f"saga show {saga_id}"
+    assert (row["id"], row["saga"], row["why"], row["command"]) == (saga_id, "stay", why, command)
+    section = (await stay.saga("report")).out.partition("Events not served")[2]
+    assert (why in section, command in section) == (True, True)
+    assert (await stay.saga("report", "--saga", "trip", "--json")).json["unserved"] == []
 
 
 async def test_without_a_ledger_it_says_what_it_cannot_know(stay: Stay) -> None:

@@ -70,6 +70,11 @@ RISKS = """
       - {id: block, uses: work, compensate: unwork}
       - {id: charge, uses: work, pivot: true, on_failure: park}
 """
+SOLD_OUT = """
+    saga: sold-out
+    steps:
+      - {id: check, uses: require, with: {that: false, message: sold out}}
+"""
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ async def serving(client: Client, *, console: bool = True, starts: bool = False)
 
 @contextlib.asynccontextmanager
 async def open_console(folder: Path, address: str) -> AsyncIterator[ServedConsole]:
-    """A worker and a console for four definitions."""
+    """A worker and a console for five definitions."""
     environment = await open_environment(folder, address)
     environment.plan["do pay"] = [1, 1, Rejected(SCRIPT + RIGHT_TO_LEFT), 1]
     environment.plan["do tell"] = [1, Rejected(f"{SCRIPT} {RIGHT_TO_LEFT} {LONG}"), Rejected("closed on Sundays"), 1]
@@ -133,7 +138,7 @@ async def open_console(folder: Path, address: str) -> AsyncIterator[ServedConsol
     with pytest.MonkeyPatch.context() as patch:
         for name, value in TOKENS.items():
             patch.setenv(name, value)
-        async with environment.serving(ORDER, WAITS, RESTS, RISKS) as client:
+        async with environment.serving(ORDER, WAITS, RESTS, RISKS, SOLD_OUT) as client:
             hostile = f"{SCRIPT} {uuid.uuid4()}"
             ids = {
                 "COMPLETED": (await run_saga(client, "order", {"customer": "ada"}))["id"],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import httpx
 
@@ -154,3 +156,27 @@ async def test_an_operator_pauses_and_cancels_a_saga(console: ServedConsole) -> 
         for operation in ("redo", "graph"):
             assert (await chief.get(f"{page}/{operation}")).status_code == 404
         assert (await chief.get(f"{saga_path('nobody-has-it')}/cancel")).status_code == 404
+
+
+async def test_an_event_that_is_not_served_is_shown_and_closed(console: ServedConsole) -> None:
+    starter = await console.client.starter("sold-out")
+    request = replace(await starter.check({}), redelivery={"intervals": [1.0], "passed": 1})
+    page = saga_path((await starter.start(request)).id)
+    async with console.signed_in("CHIEF") as chief:
+
+        async def shown() -> str:
+            return html.unescape((await chief.get(page)).text)
+
+        reason = "It will not go on by itself: its event is not served: the last of 1 further starts was compensated"
+        await until(lambda: _has(shown, reason))
+        assert f'href="{page}/cancel"' in await shown()
+        form = (await chief.get(f"{page}/cancel")).text
+        assert "<li>nobody waits any more for its event to be served: it starts the saga no more</li>" in form
+        sent = await chief.post(f"{page}/cancel", data={**hidden_fields(form), "go": "send", "reason": "he has left"})
+        assert sent.status_code == 303
+        assert "Its event is not offered again: closed: chief" in await shown()
+        assert f'href="{page}/cancel"' not in await shown()
+
+
+async def _has(shown: Callable[[], Awaitable[str]], text: str) -> bool:
+    return text in await shown()

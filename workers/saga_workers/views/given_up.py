@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator
 
 from temporalio.client import Client as Temporal
 
+from saga_workers.location.locator import Locator
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.redeliveries import list_unserved, unserved_reasons
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.saga_view import read_view
 from sagas.protocol.saga_view import SagaView
 
 
@@ -20,6 +23,21 @@ async def list_given_up(temporal: Temporal, task_queue: str | None) -> AsyncIter
         yield saga_id
     async for saga_id in list_unserved(temporal, task_queue):
         yield saga_id
+
+
+async def read_unserved(locator: Locator, criteria: SagaFilter, limit: int) -> list[SagaView]:
+    """The views of sagas whose event is not served, of the name and the task queue of the filter."""
+    views: list[SagaView] = []
+    within_temporal = locator.within_temporal()
+    async for saga_id in list_unserved(locator.temporal, criteria.task_queue):
+        if (await within_temporal.locate(saga_id)).run is None:
+            continue  # Temporal has deleted it, and nobody can start it again with its input
+        view = await read_view(within_temporal, saga_id)
+        if unserved_reasons(view) and criteria.saga in (None, view.saga):
+            views.append(view)
+        if len(views) == limit:
+            break
+    return views
 
 
 def given_up_reasons(view: SagaView) -> list[str]:

@@ -17,6 +17,7 @@ from saga_activities.ledger.records import OutcomeCount
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.saga_runs import was_refused
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, namespace_retention
+from saga_workers.views.given_up import read_unserved
 from saga_workers.views.held_counts import HeldCounts, count_held
 from saga_workers.views.parked import group_parked, read_parked
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs, query_sagas, visibility_query
@@ -84,7 +85,8 @@ class PeriodReport:
     """``source``: where the outcomes are from. ``slowest_steps`` of ``sagas_read`` sagas, ``residue``: the newest ones.
     ``holds``: the pauses, and the circuit breakers that are open now. ``held``: the sagas that wait for
     these, and those that are paused one by one. ``parked_left_out``: the words about the sagas that a limit has left
-    out of ``parked``. ``unknown``: sentences about what the source cannot tell.
+    out of ``parked``. ``unserved``: the sagas that their event starts no more. ``unknown``: sentences about what the
+    source cannot tell.
     """
 
     since: datetime
@@ -100,6 +102,7 @@ class PeriodReport:
     holds: Sequence[StandingPause] = ()
     held: HeldCounts = field(default_factory=HeldCounts)
     parked_left_out: str | None = None
+    unserved: Sequence[SagaView] = ()
 
     def total(self, state: str) -> int:
         return sum(count.states.get(state, 0) for count in self.sagas)
@@ -124,6 +127,16 @@ class PeriodReport:
                     "command": saga_command("show", view.id),
                 }
                 for view in self.residue
+            ],
+            "unserved": [
+                {
+                    "id": view.id,
+                    "saga": view.saga,
+                    "ended_at": view.ended_at,
+                    "why": view.redelivery and view.redelivery.ended,
+                    "command": saga_command("show", view.id),
+                }
+                for view in self.unserved
             ],
             "holds": [
                 {**hold.to_json(), "sagas": self.held.by_order.get(hold.order, 0), "command": hold.resume_command}
@@ -174,6 +187,7 @@ async def read_report(
         holds,
         await count_held(locator.temporal, replace(criteria, since=None), [hold.order for hold in holds]),
         parked.left_out,
+        await read_unserved(locator, criteria, limit),
     )
 
 

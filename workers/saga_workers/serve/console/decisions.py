@@ -15,6 +15,7 @@ from saga_workers.serve.console.forms import read_form
 from saga_workers.serve.console.html_responses import html_response, redirect
 from saga_workers.serve.console.possible_requests import (
     awaited_signals,
+    awaits_event,
     parked_operation,
     possible_requests,
     takes_signals,
@@ -177,6 +178,8 @@ class DecisionPages:
             return _preview_signal(view, form.get("name", ""), names)
         if operation not in possible_requests(view):
             return PreviewedRequest(refusal=f"{view.id} would refuse that now")
+        if operation == "cancel" and awaits_event(view):
+            return PreviewedRequest(["nobody waits any more for its event to be served: it starts the saga no more"])
         undone = progress_of(view).would_undo if operation in ("cancel", "undo") else ()
         doubt = cancel_doubt(view) if operation == "cancel" else None
         first, end = ([], "") if doubt is None else ([doubt], ", if it has not")

@@ -12,10 +12,17 @@ def possible_requests(view: SagaView) -> tuple[Operation, ...]:
     """The requests to the whole saga: cancel, pause, resume or undo."""
     if view.state == "COMPLETED" and view.can_undo:
         return ("undo",)
+    if view.ended_at is not None and awaits_event(view):
+        return ("cancel",)
     if view.ended_at is not None or not _has_run(view):
         return ()
     is_paused = view.paused is not None and view.paused.kind is None
     return (*(("cancel",) if view.can_be_cancelled else ()), "resume" if is_paused else "pause")
+
+
+def awaits_event(view: SagaView) -> bool:
+    """True for a compensated saga that its event starts again, or should have: a cancel ends that."""
+    return view.redelivery is not None and (view.redelivery.is_due or bool(view.redelivery.unserved))
 
 
 def awaited_signals(view: SagaView) -> Mapping[str, str]:

@@ -63,7 +63,8 @@ FIELD_LABELS: Mapping[str, str] = {
 """The fields of a form, as their labels name them."""
 
 REQUEST_MEANINGS: Mapping[str, str] = {
-    "cancel": "It stops, and what it has done is undone. Past its point of no return it refuses that.",
+    "cancel": "It stops, and what it has done is undone. Past its point of no return it refuses that. If it is over, "
+    "its event starts it no more.",
     "pause": "It begins nothing new until somebody lets it go on. What is under way ends, and clocks run.",
     "resume": "It begins what was held back, and goes on.",
     "signal": "The step that waits for it ends with these data, or is rejected. The first signal of a name counts.",
