@@ -226,6 +226,59 @@ async def test_statements(
     assert (await cli.saga("check-deploy")).code == 0, "workers of the earlier task queue go on with the open ones"
 
 
+SHIP = """
+saga: ship
+steps:
+  - {id: approval, uses: wait, with: {signal: go}}
+  - id: send
+    uses: http
+    with: {connection: carrier, method: POST, path: /parcels, callback: {timeout: 1h}}
+    compensate: {uses: http, with: {connection: carrier, method: POST, path: /returns}}
+"""
+CARRIER = """
+[connections.carrier]
+kind = "http"
+url = "http://127.0.0.1:9"
+"""
+ADDRESS = """
+[serve]
+public_url = "http://127.0.0.1:9"
+"""
+
+
+async def test_settings_and_keys(temporal: TemporalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build whose settings lack what open sagas need, or the key with which they were started."""
+    write_project(tmp_path / "project", temporal)
+    folder = tmp_path / "project"
+    (folder / "ship.saga.yaml").write_text(SHIP)
+    toml = (folder / "saga.toml").read_text()
+    (folder / "saga.toml").write_text(toml + CARRIER + ADDRESS)
+    project = Project(load_settings(config=str(folder / "saga.toml")))
+    async with running_worker(project) as client:
+        ship, ask = (await client.start("ship", {})).id, (await client.start("ask", {})).id
+        for id in (ship, ask):
+            await until(lambda id=id: _waits(client, id))
+    begun = (await client.start("ask", {}, id=f"{ask}-no-worker")).id
+
+    async def problems(settings: str) -> set[tuple[str, ...]]:
+        (folder / "saga.toml").write_text(settings)
+        checked = await check(client, Project(load_settings(config=str(folder / "saga.toml"))))
+        return {(problem.saga, problem.what, *sorted(problem.ids)) for problem in checked.problems}
+
+    async def is_good() -> bool:
+        return await problems(toml + CARRIER + ADDRESS) == set()
+
+    await until(is_good)
+    assert await problems(toml + ADDRESS) == {
+        ("ship", f"send, {role}: the connection carrier is not in saga.toml", ship) for role in ("do", "compensate")
+    }
+    address = "its callback needs an address: set public_url under [serve] in saga.toml"
+    assert await problems(toml + CARRIER) == {("ship", f"send, do: {address}", ship)}
+    monkeypatch.setenv("SAGA_WORKER__DEFINITION_KEY", "k" * 40)
+    key = "its history is signed with a key that this build does not have: keep it in definition_key under [worker]"
+    assert await problems(toml + CARRIER + ADDRESS) == {("ship", key, ship), ("ask", key, ask, begun)}
+
+
 async def test_a_run_of_a_temporal_reset_is_replayed(temporal: TemporalServer, tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", temporal)
     async with running_worker(project) as client:

@@ -14,7 +14,7 @@ from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
 from sagas.definition.model import Operation
 from sagas.machine.remaining_calls import RemainingCall
 from sagas.project import Project
-from sagas.settings import Settings, SqlConnection
+from sagas.settings import load_settings
 from tests.unit.engine.machine.driver import MachineDriver, op, saga, step, undo
 
 PAY = Operation("pay", connection="shop")
@@ -26,8 +26,11 @@ async def pay(step: Step, amount: int, note: str = "") -> None: ...
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    connection = SqlConnection(name="shop", root=tmp_path, url_setting="sqlite:///shop.db")
-    settings = Settings(root=tmp_path, connections={"shop": connection, "bank": connection})
+    (tmp_path / "saga.toml").write_text(
+        '[connections.shop]\nurl = "sqlite:///shop.db"\n[connections.bank]\nurl = "sqlite:///bank.db"\n'
+        '[connections.crm]\nkind = "http"\nurl = "http://crm"\n[catalogs.lake]\n'
+    )
+    settings = load_settings(config=str(tmp_path / "saga.toml"))
     return Project(settings, Actions([getattr(pay, ACTION_ATTRIBUTE)]))
 
 
@@ -45,6 +48,27 @@ def project(tmp_path: Path) -> Project:
         (Operation("refund", task_queue="elsewhere", local=False), {}, None),
         (Operation("sql", connection="shop"), {"run": "select 1"}, None),
         (Operation("sql", connection="gone"), {"run": "select 1"}, "the connection gone is not in saga.toml"),
+        (Operation("sql", connection="crm"), {"run": "select 1"}, "the connection crm is not of the kind sql any more"),
+        (Operation("http"), {"connection": "crm", "path": "/"}, None),
+        (Operation("http"), {"connection": "${{ input.service }}", "path": "/"}, None),
+        (Operation("http"), {"connection": "gone", "path": "/"}, "the connection gone is not in saga.toml"),
+        (
+            Operation("http"),
+            {"connection": "shop", "path": "/"},
+            "the connection shop is not of the kind http any more",
+        ),
+        (Operation("http"), {"url": "http://crm", "callback": {"timeout": "1h"}}, "its callback needs an address"),
+        (Operation("kafka.request"), {"topic": "orders"}, "it needs a database for its commands"),
+        (Operation("spark", connection="shop"), {"output": {"table": "lake.sales.facts"}}, None),
+        (Operation("spark", connection="shop"), {"output": {"connection": "shop", "table": "facts"}}, None),
+        (Operation("spark.publish", connection="shop"), {"outputs": {"a": {"table": "sea.a.b"}}}, "the catalog sea is"),
+        (Operation("spark.revert", connection="gone"), {"output": {"parquet": "/facts"}}, "the connection gone is not"),
+        (
+            Operation("spark", connection="shop"),
+            {"inputs": {"a": {"connection": "gone", "table": "b"}}, "output": {}},
+            "the connection gone is not",
+        ),
+        (Operation("reconcile"), {"left": {"table": "sea.a.b"}, "right": {"step": "a"}}, "the catalog sea is not"),
         (Operation("sql.restore", connection="shop"), {}, None),
         (Operation("wait"), {"signal": "go"}, None),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from saga_workers.deploy.missing_settings import missing_setting
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.action_arguments import argument_problem
 from sagas.definition.input_validation import validate_input
@@ -22,8 +23,8 @@ def call_problem(project: Project, call: RemainingCall) -> str | None:
     operation = call.operation
     if not operation.local:
         return None  # a worker of its task queue performs it
-    if operation.connection is not None and operation.connection not in project.settings.connections:
-        return f"the connection {operation.connection} is not in saga.toml"
+    if (missing := missing_setting(project, call)) is not None:
+        return missing
     if operation.uses == NESTED and call.role == "do":
         return _nested_problem(project, call)
     if operation.uses in (*BUILTINS, *ENGINE_ACTIONS) or operation.uses.startswith(_OF_THE_ENGINE):

@@ -30,6 +30,8 @@ from sagas.workflow.client_fields import MALFORMED
 _CLAIMS_TIMEOUT = 30.0
 _MAX_REASON = 300
 
+_UNPROVEN = "its history is signed with a key that this build does not have: keep it in definition_key under [worker]"
+
 _Item = TypeVar("_Item")
 
 
@@ -104,6 +106,8 @@ async def check_deploy(
                 check.undoable += 1
             if replayed.failure is not None:
                 problems.note("replay", run.workflow_type, run.id, _reason(str(replayed.failure)))
+            if not replayed.is_proven and (run.running or any(saga.calls for saga in sagas)):
+                problems.note("call", run.workflow_type, run.id, _UNPROVEN)
             for saga in sagas:
                 await problems.note_calls(saga.saga, saga.id, saga.calls)
             on_progress(f"{check.read} runs and sagas checked")

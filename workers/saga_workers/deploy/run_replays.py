@@ -30,6 +30,7 @@ from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.worker.resets_first import with_resets_first
+from saga_workers.worker.signed_activities import SignedActivitiesInterceptor
 from saga_workers.worker.single_inputs import with_single_inputs
 from saga_workers.worker.undecoded_messages import UndecodedMessagesInterceptor
 from saga_workers.worker.worker_trust import TrustInterceptor, WorkerTrust
@@ -41,16 +42,19 @@ from sagas.protocol.payloads import (
     ENGINE_WORKFLOWS,
     LOAD_ACTIVITY,
     OWNER_HEADER,
+    SIGNATURE_HEADER,
     STARTED_AT_MEMO,
     UNDO_SUFFIX,
     VERIFY_ACTIVITY,
 )
+from sagas.text.exact_json import decode_json
 from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.client_fields import MALFORMED
 from sagas.workflow.notify import NotifyWorkflow
 from sagas.workflow.redelivery import RedeliveryWorkflow
 from sagas.workflow.run_start import read_header
+from sagas.workflow.run_trust import RunTrust
 from sagas.workflow.saga_workflow import SagaWorkflow
 from sagas.workflow.schedule_workflow import ScheduledStart
 
@@ -72,11 +76,13 @@ class ReplayedSaga:
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """A run after its replay. ``failure`` is the reason why it cannot be replayed; ``sagas``: its own one, or those of
-    a bulk workflow."""
+    a bulk workflow. ``is_proven``: the keys of this build verify what its history has signed, so that a worker with
+    them may sign calls for it."""
 
     run: RunInfo
     failure: Exception | None
     sagas: Sequence[ReplayedSaga]
+    is_proven: bool = True
 
 
 async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[RunInfo]) -> AsyncIterator[Replayed]:
@@ -85,6 +91,7 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
     Left out are those of other workflows, and those without a history.
     """
     replayed_runs: dict[str, RunInfo] = {}
+    trust = WorkerTrust(project)
     not_begun: list[Replayed] = []
 
     async def histories() -> AsyncIterator[WorkflowHistory]:
@@ -97,21 +104,26 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
                 replayed_runs[history.run_id] = run  # of a run after a reset that is the id of the run before it
                 yield history
             elif run.running:
-                not_begun.append(_not_begun(run, events[0]))
+                not_begun.append(_not_begun(run, events[0], trust))
 
     instances: dict[str, Any] = {}
     sagas: dict[str, Sequence[ReplayedSaga]] = {}
+    unproven: set[str] = set()
 
     def ask(run_id: str) -> None:
         if run_id in instances and run_id in replayed_runs:
             sagas[run_id] = _sagas_of(instances[run_id], replayed_runs[run_id])
+            of_run: RunTrust | None = getattr(instances[run_id], "trust", None)
+            if of_run is not None and not of_run.is_proven:
+                unproven.add(run_id)
 
     replayer = Replayer(
         workflows=_WORKFLOWS,
         workflow_runner=with_resets_first(with_single_inputs(_AskingRunner(ask))),
         interceptors=[
-            TrustInterceptor(WorkerTrust(project)),
+            TrustInterceptor(trust),
             UndecodedMessagesInterceptor(),
+            SignedActivitiesInterceptor(trust.keys, accepts_any=trust.accepts_any),  # counts the calls of a run
             RunInterceptor(lambda next: _Remembering(next, instances)),
         ],
         namespace=temporal.namespace,
@@ -120,23 +132,27 @@ async def replay_runs(temporal: Temporal, project: Project, runs: AsyncIterator[
     )
     async with replayer.workflow_replay_iterator(histories()) as results:
         async for result in results:
-            run = replayed_runs.pop(result.history.run_id)
-            instances.pop(result.history.run_id, None)
-            yield Replayed(run, result.replay_failure, sagas.pop(result.history.run_id, ()))
+            id = result.history.run_id
+            run, is_proven = replayed_runs.pop(id), id not in unproven
+            instances.pop(id, None)
+            unproven.discard(id)
+            yield Replayed(run, result.replay_failure, sagas.pop(id, ()), is_proven)
     for replayed in not_begun:
         yield replayed
 
 
-def _not_begun(run: RunInfo, first: HistoryEvent) -> Replayed:
+def _not_begun(run: RunInfo, first: HistoryEvent, trust: WorkerTrust) -> Replayed:
     """The run with the calls of the definition that its start has; without one it begins with that of this build."""
     fields = first.workflow_execution_started_event_attributes.header.fields
     if DEFINITION_HEADER not in fields:
         return Replayed(run, None, ())
     try:
         definition = read_header(fields[DEFINITION_HEADER].data).definition
+        signature = decode_json(fields[SIGNATURE_HEADER].data) if SIGNATURE_HEADER in fields else None
     except MALFORMED as error:
         return Replayed(run, error, ())
-    return Replayed(run, None, [ReplayedSaga(definition.saga, run.id, calls_of_definition(definition))])
+    is_proven = trust.missing_key(signature) is None
+    return Replayed(run, None, [ReplayedSaga(definition.saga, run.id, calls_of_definition(definition))], is_proven)
 
 
 def _sagas_of(instance: Any, run: RunInfo) -> Sequence[ReplayedSaga]:
