@@ -154,6 +154,7 @@ async def test_the_console_shows_the_messages_of_a_saga(
             context = await browser.new_context(**options)
             page = await context.new_page()
             await page.goto(f"{url}/console")
+            await page.locator("#token:focus").wait_for()
             await page.keyboard.type(TOKENS["STAFF"])
             await page.keyboard.press("Enter")
             for name, path, words in (

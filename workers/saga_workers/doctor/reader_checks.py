@@ -141,7 +141,8 @@ def check_positions(cluster: KafkaAdmin, readers: Sequence[TopicGroup]) -> str:
                 help=start,
             )
         # The offsets in between include transaction markers and records of aborted or open transactions.
-        lags.append(f"{who} is at most {counted(waiting, 'event')} of {topic} behind")
+        behind = f"is at most {counted(waiting, 'event')} of {topic} behind"
+        lags.append(f"{who} {behind if waiting else f'has read all events of {topic}'}")
     return ", ".join(lags) or "none"
 
 
