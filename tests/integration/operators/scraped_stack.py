@@ -40,10 +40,11 @@ def choose_endpoints() -> dict[str, str]:
 
 @dataclass
 class Endpoints:
-    """The endpoints of a stack that runs. ``workers``: their metrics."""
+    """The endpoints of a stack that runs. ``workers``: their metrics; ``delivering``: what delivers enqueued rows."""
 
     workers: Sequence[ScrapedMetrics]
     outboxes: OutboxGauges
+    delivering: Delivering
 
     async def refresh(self) -> list[Metric]:
         """Look for open effects, which a worker does in the background; all metrics."""
@@ -78,8 +79,10 @@ async def running_endpoints(stack: Stack, addresses: Mapping[str, str]) -> Async
         for name, (collectors, refresh) in zip(PROCESSES, served, strict=True):
             server = health_server(addresses[name], stop=stop, ready=_is_ready, metrics=collectors, refresh=refresh)
             await context.enter_async_context(server)
-        await leave_enqueued_rows(stack, delivering)
-        yield Endpoints(workers, outboxes)
+        engine = open_engine("shop", stack.url, 1)
+        await create_tables(engine)
+        await engine.dispose()
+        yield Endpoints(workers, outboxes, delivering)
 
 
 async def _is_ready() -> None:
@@ -101,12 +104,10 @@ async def outbox_gauges(settings: Settings) -> AsyncIterator[OutboxGauges]:
 
 
 async def leave_enqueued_rows(stack: Stack, delivering: Delivering) -> None:
-    """One row that is refused, because there is no such saga, and one that nobody delivers."""
-    engine = open_engine("shop", stack.url, 1)
-    await create_tables(engine)
-    await engine.dispose()
+    """One row that is refused, because there is no such saga, one that is delivered, and one that nobody delivers."""
     insert = "insert into saga_enqueued (saga, input, created_at) values (%s, '{}', %s)"
-    stack.sql(insert, "unknown", time.time())
+    for saga in ("unknown", "other"):
+        stack.sql(insert, saga, time.time())
     await delivering.run(10.0)
     stack.sql(insert, "emitting", time.time() - 120)
 
