@@ -9,6 +9,7 @@ from tests.integration.cli.test_start_and_show import until_shown
 from tests.integration.trust.test_forged_outcomes import close_as_stranger, forged_view
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("state", ["COMPLETED", "COMPENSATED"])
 async def test_what_an_unsigned_run_says_is_listed_as_unverified(cli: CommandLine, state: str) -> None:
     id = fresh("forged")

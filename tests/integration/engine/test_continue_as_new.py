@@ -170,6 +170,7 @@ CLOSING = """
 """
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("way", ["natively", "by update", "by a second signal"])
 async def test_what_arrives_in_the_task_that_continues_as_new_is_not_lost(env: Environment, way: str) -> None:
     """The worker is away while signals fill the history, and the cancel comes last: all are in one task."""

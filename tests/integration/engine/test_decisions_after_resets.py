@@ -90,6 +90,7 @@ async def test_a_skipped_step_whose_effect_is_unclear_is_not_called_again(env: E
         assert (await finished(client, id))["state"] == "RESIDUE"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("action", ["book", "work"])
 @pytest.mark.parametrize("decision", ["skip", "done"])
 async def test_a_decision_about_an_item_stands(env: Environment, action: str, decision: str) -> None:

@@ -14,6 +14,7 @@ from tests.integration.engine.repeated_runs import waits_at
 from tests.integration.engine.test_decisions_after_resets import STEPS, decide
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("decision", ["done", "skip", "retry"])
 async def test_the_next_run_asks_before_it_calls_the_step(env: Environment, decision: str) -> None:
     await create_ledger(env.engine)

@@ -40,6 +40,7 @@ async def the_class(_: object) -> type[Absent]:
     return Absent
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("answer", [Absent(), the_class], ids=["instance", "class"])
 async def test_a_probe_that_finds_no_effect_skips_the_undo(env: Environment, answer: object) -> None:
     env.plan |= {"do a": [ConnectionError("lost")], "probe a": [answer]}

@@ -35,6 +35,7 @@ async def _holds(env: Environment) -> int:
         return (await connection.execute(text("select count(*) from saga_lock"))).scalar_one()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("definition", [PIVOT, CONFIRMED], ids=["pivot", "confirmed"])
 @pytest.mark.parametrize("when", ["waiting", "completed"])
 async def test_a_saga_past_its_commit_point_goes_on(env: Environment, definition: str, when: str) -> None:

@@ -64,6 +64,7 @@ async def end(client: Client, id: str, state: str) -> None:
     assert (await finished(client, id))["state"] == state
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("state", ["COMPLETED", "COMPENSATED"])
 async def test_a_step_without_a_row_is_not_made_again(env: Environment, bank: AsyncEngine, state: str) -> None:
     sku = await add_goods(bank)
@@ -110,6 +111,7 @@ async def test_definition_and_input_are_asked_for_if_only_a_reference_is_left(
     assert await env.effects() == ["note"]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("resumed", [False, True])
 async def test_a_reset_of_a_completed_saga_is_refused(env: Environment, bank: AsyncEngine, resumed: bool) -> None:
     sku = await add_goods(bank)
@@ -136,6 +138,7 @@ async def test_a_reset_of_a_completed_saga_is_refused(env: Environment, bank: As
     assert await env.effects() == ["note"]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("which", ["saga", "undo"])
 async def test_a_reset_of_an_undone_saga_is_refused(env: Environment, bank: AsyncEngine, which: str) -> None:
     sku = await add_goods(bank)

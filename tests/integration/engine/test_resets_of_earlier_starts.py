@@ -22,6 +22,7 @@ SAGA = """
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("action", ["book", "work"])
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
 async def test_a_later_start_keeps_what_it_has_done(env: Environment, action: str, state: str) -> None:

@@ -40,6 +40,7 @@ async def write(shop: Shop, saga: str, saga_id: str, value: Any) -> None:
         await session.commit()
 
 
+@pytest.mark.sampled(turns="kind")
 async def test_a_refused_row_is_listed_and_tried_again_or_dropped(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ async def test_a_waiting_row_that_is_dropped_is_not_delivered(shop: Shop, capsys
     assert list(await shop.inputs(1)) == [f"{shop.mark}-2"]
 
 
+@pytest.mark.sampled(turns="kind")
 async def test_refused_and_late_rows_are_in_the_list_of_what_is_stuck_in_doctor_and_in_metrics(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,6 +130,7 @@ async def test_refused_and_late_rows_are_in_the_list_of_what_is_stuck_in_doctor_
     assert float(oldest.split()[1]) >= 120
 
 
+@pytest.mark.sampled(turns="kind")
 async def test_rows_that_are_delivered_in_order_do_not_look_as_if_no_worker_ran(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

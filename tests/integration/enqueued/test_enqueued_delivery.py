@@ -84,6 +84,7 @@ async def test_psycopg_writes_in_its_own_transaction(shop: Shop) -> None:
     assert await shop.history(shop.mark) == ["paid"]
 
 
+@pytest.mark.sampled(turns="kind")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_signal_follows_the_start_of_its_saga(shop: Shop) -> None:
     async with AsyncSession(shop.engine) as session:

@@ -183,6 +183,7 @@ async def test_a_chunk_that_is_repeated(shop: EndingShop, how: str) -> None:
         assert await ops(shop, invocation.saga_id) == (["do"] if is_done else [])
 
 
+@pytest.mark.sampled("how")
 @EACH_END
 async def test_a_batch_action(shop: EndingShop, how: str) -> None:
     calls = [call(how, ("write", "write"), "return", "ended.all") for _ in range(3)]

@@ -66,6 +66,7 @@ async def end(tables: Tables, saga: str) -> None:
     await row_locks.release(tables.database.engine, tables.entry(saga=saga).saga_id)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("states", "order"),
     [

@@ -56,6 +56,7 @@ async def test_a_decompression_bomb_is_cut_off(participant: RawServer, crm: Http
     assert peak < 20 * MEGABYTE
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("result", [None, "response.json", "response.status"])
 async def test_a_body_of_many_small_values_is_not_kept(
     participant: RawServer, crm: HttpConnection, result: str | None

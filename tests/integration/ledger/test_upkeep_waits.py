@@ -23,6 +23,7 @@ from tests.integration.ledger.conftest import write_project
 DAY = 86400.0
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize(
     ("held", "by"),
     [

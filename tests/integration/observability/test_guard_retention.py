@@ -376,6 +376,7 @@ async def test_the_retention_covers_the_longest_attempt(shop: Shop) -> None:
     assert watermark.RETENTION == 30 * DAY
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("can_undo", [False, True])
 async def test_a_saga_that_a_stranger_has_closed_keeps_its_rows(quiet_shop: Shop, can_undo: bool) -> None:
     """Anybody can take a workflow task of the project and close the saga with any view; it may be one to undo."""

@@ -333,7 +333,7 @@ async def _has_moved(run: WorkflowHandle[Any, Any], first: str) -> bool:
     return (await run.describe()).run_id != first
 
 
-@pytest.mark.sampled(keep=3)
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize(
     "head",
     [

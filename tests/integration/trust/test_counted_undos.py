@@ -62,6 +62,7 @@ async def states(client: Client, id: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.sampled(turns="how")
 @pytest.mark.parametrize("how", FORMS)
 async def test_a_completed_saga_stays_completed(client: Client, how: str) -> None:
     id = await completed(client, f"ended-{uuid.uuid4()}")
@@ -79,6 +80,7 @@ class Stranger:
         await workflow.wait_condition(lambda: False)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("ends", ["completed", "terminated"])
 async def test_an_open_run_of_a_worker_of_somebody_else_is_no_undo(client: Client, ends: str) -> None:
     id, queue = f"strange-{uuid.uuid4()}", f"stranger-{uuid.uuid4()}"
@@ -108,6 +110,7 @@ async def _has_begun(client: Client, workflow_id: str) -> bool:
     return any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in history.events)
 
 
+@pytest.mark.sampled(turns="how")
 @pytest.mark.parametrize("how", FORMS)
 async def test_an_undone_saga_stays_undone(client: Client, how: str) -> None:
     id = await completed(client, f"undone-{uuid.uuid4()}")

@@ -60,6 +60,7 @@ def forged_continuation(shop: Shop, id: str) -> dict[str, Any]:
     return {**state, "native_cancel": False, "recorded": False}
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("signature", [None, {"key": "ours", "hmac": "0" * 64}, 5])
 async def test_a_state_that_a_stranger_continues_with_is_refused(shop: Shop, signature: Any) -> None:
     queue, id = shop.project.settings.temporal.task_queue, f"forged-{uuid.uuid4()}"

@@ -146,6 +146,7 @@ async def test_the_order_of_a_parent_to_undo_counts_in_its_own_run_only(shop: Sh
     assert shop.said == said
 
 
+@pytest.mark.sampled(turns="how")
 @pytest.mark.parametrize("how", ["later", "closed", "kept", "terminated"])
 async def test_a_reset_saga_undoes_all_that_it_has_done(shop: Shop, client: Client, how: str) -> None:
     id = f"forged-{uuid.uuid4()}"
@@ -204,6 +205,7 @@ async def test_the_answer_to_an_earlier_undo_is_none_to_a_later_run(shop: Shop, 
     await client.temporal.get_workflow_handle(undo_id).terminate()
 
 
+@pytest.mark.sampled(turns="how")
 @pytest.mark.parametrize("how", ["later", "closed", "kept"])
 async def test_a_later_run_hides_no_undo(shop: Shop, client: Client, how: str) -> None:
     id = await completed(client, f"undone-{uuid.uuid4()}")

@@ -121,6 +121,7 @@ async def test_the_replies_to_a_saga_and_to_those_nested_in_it_are_replaced(card
     assert (await cards.perform("axb/a#0")).result == {"charged": NAME}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("values_known", [True, False])
 async def test_a_reply_that_comes_after_the_values_were_forgotten_is_replaced_by_the_next_call(
     cards: Participant, values_known: bool

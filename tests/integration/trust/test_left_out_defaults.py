@@ -54,6 +54,7 @@ async def require_same_start(client: Client, id: str, input: dict[str, Any]) -> 
         await client.start("transfer", {**input, "text": "another"})
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("variant", [left_out, written_out])
 async def test_temporal_and_the_ledger_agree(bank: Bank, variant: Variant) -> None:
     id, input = bank.new_transfer()

@@ -110,6 +110,7 @@ async def test_a_saga_whose_undo_runs_goes_backward(shop: Shop, client: Client) 
     assert shop.said.count("credit") == 1
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("reset", ["outer", "nested"])
 async def test_a_nested_saga_that_was_undone_goes_backward(shop: Shop, client: Client, reset: str) -> None:
     id = (await client.start("outer", {})).id

@@ -14,6 +14,7 @@ from saga_workers.views.saga_list import SagaFilter
 from saga_workers.worker.retention_horizon import may_be_continued
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.processes import TemporalServer
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.waiting import until
 from tests.integration.trust.test_forged_answers import ORDER, slow_payment
 from tests.integration.trust.test_forged_undos import forge_undo
@@ -21,7 +22,7 @@ from tests.integration.trust.test_forged_undos import forge_undo
 WAITING = ORDER.replace("output:", "  - {id: go, uses: wait, with: {signal: go}}\noutput:")
 
 
-@pytest.mark.parametrize("how", ["later", "closed", "kept", "terminated"])
+@pytest.mark.parametrize("how", mostly_slow(["later", "closed", "kept", "terminated"], {"later", "terminated"}))
 async def test_its_open_effects_are_found(
     tmp_path: Path, temporal: TemporalServer, postgres_server: DatabaseServer, how: str
 ) -> None:

@@ -78,7 +78,9 @@ NOT_UNDONE = {
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES]
+    # Those of both databases are quick on MariaDB.
+    "case",
+    [pytest.param(case, marks=() if case in QUICK and case not in ON_MARIADB else pytest.mark.slow) for case in CASES],
 )
 def test_the_undos_restore_all_rows(
     case: str, postgres_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -45,6 +46,7 @@ TARGET_LABELS = {"instance", "job"}
 SUFFIXES = ("_bucket", "_count", "_sum")
 
 
+@functools.cache
 def known() -> dict[str, Metric]:
     collected: dict[str, Metric] = {}
     client: Any = None  # nothing is asked

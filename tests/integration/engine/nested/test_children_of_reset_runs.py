@@ -32,6 +32,7 @@ async def _tasks(client: Client, id: str) -> list[int]:
     return [each.event_id async for each in handle(client, id).fetch_history_events() if each.event_type == COMPLETED]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("ends", ["COMPLETED", "COMPENSATED"])
 async def test_the_end_that_another_run_was_told_is_taken(env: Environment, ends: str) -> None:
     env.plan["do y"] = [Rejected("no")] if ends == "COMPENSATED" else []

@@ -23,6 +23,7 @@ CHILD = define_child(book("x"), book("y"))
 OTHER = define("other", book("w"))
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("child_is", ["kept", "deleted"])
 async def test_its_effects_are_undone_with_the_parent(env: Environment, child_is: str) -> None:
     async with env.serving(PARENT, CHILD, OTHER) as client:

@@ -39,6 +39,7 @@ WAITED_FOR = GO.replace("go}}", "go, timeout: 1h}}")
 CHILD = define_child(book("x"), WAITED_FOR, book("y", "with: {value: 3}, compensate: unbook"))
 
 
+@pytest.mark.sampled(keep=1)
 @REPLACED
 async def test_another_run_of_the_parent_waits_for_the_child_that_runs(
     env: Environment, replace: Callable[[Client, str], Awaitable[None]]
