@@ -157,6 +157,7 @@ async def test_the_console_shows_the_messages_of_a_saga(
             await page.locator("#token:focus").wait_for()
             await page.keyboard.type(TOKENS["STAFF"])
             await page.keyboard.press("Enter")
+            await page.get_by_role("heading", name="Board").wait_for()
             for name, path, words in (
                 ("board", "/console", "Outgoing events of shop: 0 wait to be published"),
                 ("saga", saga_path(saga_id), "Tell the others: done"),
