@@ -35,7 +35,6 @@ steps:
 """
 
 
-@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("operation", ["do", "undo"])
 async def test_attempts_that_are_not_counted_end(temporal: TemporalServer, tmp_path: Path, operation: str) -> None:
     queue = f"other-{uuid.uuid4()}"

@@ -67,7 +67,6 @@ async def forge(client: Client, id: str, how: str, detail: dict[str, Any] | None
     )
 
 
-@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("how", ["done", "Rejected", "ValueError"])
 async def test_an_answer_without_a_signature_hides_no_effect(
     tmp_path: Path, temporal: TemporalServer, postgres_server: DatabaseServer, how: str

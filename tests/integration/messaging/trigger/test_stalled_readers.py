@@ -118,7 +118,6 @@ async def test_a_reader_that_gets_nothing_although_records_wait_joins_again(
         await until(lambda: list(reading.reader.lags()) == [(reading.reader.group, topic, 0, 0)])
 
 
-@pytest.mark.sampled(keep=1)
 @READERS
 async def test_records_of_other_partitions_do_not_hide_a_stalled_one(
     make: Make, kafka: Broker, caplog: pytest.LogCaptureFixture
