@@ -318,6 +318,10 @@ class Definition:
     schedule: ScheduleTrigger | None = field(default=None, compare=False, metadata=NOT_PACKED)
     undo_leaves: tuple[str, ...] = field(default=(), compare=False, metadata=NOT_PACKED)
 
+    def is_started_like(self, other: Definition) -> bool:
+        """True if the other one is equal, also in what starts its sagas, which ``==`` and the digest leave out."""
+        return self == other and (self.triggers, self.schedule) == (other.triggers, other.schedule)
+
     def step(self, id: str) -> StepDefinition:
         """The step with this id. Raises KeyError if it does not exist."""
         for step in self.steps:

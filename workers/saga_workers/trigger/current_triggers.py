@@ -31,7 +31,7 @@ class TriggerReader:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    source: tuple[Definition, str]
+    definition: Definition
     reader: TriggerReader
     stop: asyncio.Event
     task: asyncio.Task[None] | None = None
@@ -62,7 +62,7 @@ class CurrentTriggers:
             name = definition.saga, topic
             if name not in self._running:
                 stop = asyncio.Event()
-                self._running[name] = _Running((definition, topic), self._make(definition, topic, stop), stop)
+                self._running[name] = _Running(definition, self._make(definition, topic, stop), stop)
                 added.append(name)
         return added
 
@@ -92,12 +92,16 @@ class CurrentTriggers:
         for name, running in self._running.items():
             if running.task is None:
                 task = asyncio.create_task(running.reader.run(running.stop, grace), name=running.reader.group)
-                self._running[name] = _Running(running.source, running.reader, running.stop, task)
+                self._running[name] = _Running(running.definition, running.reader, running.stop, task)
 
     async def _follow(self) -> None:
         await self._current.read()
         wanted = {(definition.saga, topic): (definition, topic) for definition, topic in self._wanted()}
-        changed = {name: running for name, running in self._running.items() if wanted.get(name) != running.source}
+        changed = {
+            name: running
+            for name, running in self._running.items()
+            if name not in wanted or not wanted[name][0].is_started_like(running.definition)
+        }
         for running in changed.values():
             running.stop.set()
         await asyncio.gather(*(running.task for running in changed.values() if running.task is not None))

@@ -130,7 +130,7 @@ class SagaTrigger:
         self, record: ConsumedRecord, message: Message, trigger: _Trigger, context: Mapping[str, Any], number: int
     ) -> None:
         starter = await self._client.starter(self._definition.saga)
-        if starter.definition.digest != self._definition.digest:
+        if not self._client.project.definition(self._definition.saga).is_started_like(self._definition):
             await self._stop.wait()  # a reader with the definition as it is now gets the record
             raise ProcessStopping()
         try:

@@ -52,6 +52,29 @@ async def test_definitions_that_change(kafka: Broker, temporal: TemporalServer, 
         await until_in_thread(lambda: _readers(metrics) == [later])
 
 
+async def test_a_trigger_that_changes_alone(
+    kafka: Broker, temporal: TemporalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a filter nor an id of a trigger is part of the digest of its definition."""
+    caplog.set_level("INFO", "saga.trigger")
+    saga, topic = fresh("filtered"), kafka.create_topic()
+    text = SAGA.format(saga=saga, topic=topic, field="what")
+    project = project_of(tmp_path, kafka.settings(), temporal.address, definitions={saga: text})
+    async with running_worker(project) as client, triggering(project) as metrics:
+        kafka.produce(topic, {"text": "first"}, key="k")
+        await until_in_thread(lambda: count(metrics, "saga_trigger_started_total") == 1)
+        narrowed = (
+            f"""topic: {topic}, filter: "trigger.value.text != 'none'", id: "{saga}-${{{{ trigger.value.text }}}}","""
+        )
+        _write(tmp_path, saga, text.replace(f"topic: {topic},", narrowed))
+        await until_in_thread(lambda: "reads with the definition as it is now" in caplog.text)
+        kafka.produce(topic, {"text": "none"}, key="k")
+        kafka.produce(topic, {"text": "second"}, key="k")
+        await until_in_thread(lambda: count(metrics, "saga_trigger_started_total") == 2)
+        assert await client.temporal.get_workflow_handle(f"{saga}-second").result() == "second"
+        assert len(await _ids(client, saga)) == 2
+
+
 def _write(folder: Path, saga: str, text: str) -> None:
     (folder / f"{saga}.saga.yaml").write_text(textwrap.dedent(text), encoding="utf-8")
 
