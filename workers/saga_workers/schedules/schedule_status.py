@@ -43,16 +43,16 @@ class ScheduleStatus:
         return self.current is not None and self.current.schedule.state.paused
 
 
-async def read_statuses(temporal: Temporal, project: Project) -> list[ScheduleStatus]:
-    """All schedules of the project, by saga.
+async def read_statuses(temporal: Temporal, project: Project, *, makes_key: bool = False) -> list[ScheduleStatus]:
+    """All schedules of the project, by saga. ``makes_key``: see :func:`read_status`.
 
     Schedules of sagas without one are those of removed triggers; while a definition has errors, nobody knows which.
     """
     settings = project.settings
-    queue, keys = settings.temporal.task_queue, settings.signing_keys(create=False)
+    queue, keys = settings.temporal.task_queue, settings.signing_keys(create=makes_key)
     statuses = []
     for definition in scheduled(project):
-        statuses.append(await read_status(temporal, project, definition, makes_key=False))
+        statuses.append(await read_status(temporal, project, definition, makes_key=makes_key))
     if not any(diagnostic.severity == "error" for diagnostic in project.diagnostics):
         wanted_ids = {status.id for status in statuses}
         try:

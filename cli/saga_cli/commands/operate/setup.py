@@ -130,7 +130,7 @@ def _set_up_schedules(settings: Settings, finish: Callable[[str], None], *, yes:
         )
 
     async def set_up(client: Temporal, _: Settings) -> list[ScheduleStatus]:
-        statuses = await read_statuses(client, project)
+        statuses = await read_statuses(client, project, makes_key=True)
         for status in statuses:
             if status.need in ("create", "update"):
                 await set_up_schedule(client, status)
@@ -173,7 +173,7 @@ def _schedule_commands(settings: Settings) -> list[str]:
     project = Project(settings)
 
     async def read(client: Temporal, _: Settings) -> list[str]:
-        return needed_commands(project, await read_statuses(client, project))
+        return needed_commands(project, await read_statuses(client, project, makes_key=True))
 
     try:
         return with_client(read)
