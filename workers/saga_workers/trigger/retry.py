@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sqlalchemy.exc import StatementError
@@ -28,7 +28,14 @@ _ONCE = Delivery()
 
 
 class AttemptFailed(Exception):
-    """An attempt failed and may be retried; the text is an error message."""
+    """An attempt failed and may be retried; the text is an error message.
+
+    ``intervals``: the seconds before the second attempt and each later one, instead of the usual limit.
+    """
+
+    def __init__(self, message: str, intervals: Sequence[float] | None = None) -> None:
+        super().__init__(message)
+        self.intervals = intervals
 
 
 class PoisonMessage(Exception):
@@ -84,10 +91,12 @@ async def retry_until_done(
         except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
             failures += 1
             message = error_message(error)
-            if failures >= max_attempts:
+            intervals = error.intervals if isinstance(error, AttemptFailed) else None
+            limit = max_attempts if intervals is None else len(intervals) + 1
+            if failures >= limit:
                 return message
-            log.warning("attempt %d of %d failed: %s", failures, max_attempts, message, extra=about)
-            backoff = _BACKOFF.delay(failures - 1)
+            log.warning("attempt %d of %d failed: %s", failures, limit, message, extra=about)
+            backoff = _BACKOFF.delay(failures - 1) if intervals is None else intervals[failures - 1]
         else:
             return None
         await sleep_or_stop(backoff, stop)
