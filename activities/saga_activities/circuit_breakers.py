@@ -47,6 +47,9 @@ _TIMEOUT = 2.0
 _LONGEST_PROBE = 60.0
 """Seconds after which another attempt may be made, although the one before has not ended."""
 
+_LONGEST_WAIT = 60.0
+"""Seconds within which every call notices that a circuit breaker was closed."""
+
 _UNREACHABLE = (SQLAlchemyError, SagaError, OSError, TimeoutError)
 
 BreakerState = Literal["closed", "open", "half_open"]
@@ -168,7 +171,8 @@ class CircuitBreakers:
         failed = [self._open[name] for name in attempt.needs if answers[name] is False and name in self._open]
         if not failed:
             return outcomes
-        wait = max(self._interval(breaker) for breaker in failed)
+        probed = {probe.connection for probe in attempt.probes}
+        wait = max(self._wait_after(breaker, has_probed=breaker.connection in probed) for breaker in failed)
         return [self._uncharged(outcome, wait, failed) for outcome in outcomes]
 
     def _answered(self, name: str, outcomes: Sequence[Outcome | None]) -> bool | None:
@@ -234,6 +238,15 @@ class CircuitBreakers:
         """Seconds until an attempt asks again that is held back; it may have closed meanwhile."""
         now = time.monotonic()
         return hold_interval(now - self._since.get(breaker.connection, now))
+
+    def _wait_after(self, breaker: OpenBreaker, *, has_probed: bool) -> float:
+        """Seconds until an attempt that has failed is made again. One that was the single one comes later than those
+        that are held back: a saga whose own call always fails must not keep all others from finding out that the
+        connection answers.
+        """
+        interval = self._interval(breaker)
+        wait = interval + (self._settings[breaker.connection].probe_every if has_probed else 0.0)
+        return wait if wait <= _LONGEST_WAIT else interval
 
     def _is_due(self, breaker: OpenBreaker) -> bool:
         return time.monotonic() >= self._due.get(breaker.connection, 0.0)

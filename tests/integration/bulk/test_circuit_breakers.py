@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +29,7 @@ from tests.integration.bulk.test_bulk_execution import transfer
 from tests.integration.bulk.test_views_and_actions import start_bulk
 from tests.integration.cli.conftest import CommandLine
 
-BREAKER = 'circuit_breaker = {minimum = 2, probe_every = "1s"}\n'
+BREAKER = 'circuit_breaker = {minimum = 2, probe_every = "4s"}\n'
 
 
 def with_breaker(project: Project) -> Project:
@@ -56,8 +57,7 @@ async def test_sagas_wait_for_a_database_that_is_stopped(
                 await until(lambda: waits_for_lock(bank, 2))
                 server.stop()
             single = client.temporal.get_workflow_handle(alone)
-            await until(lambda: is_held(bulk, "t-7"))
-            await until(lambda: is_held(single))
+            await asyncio.gather(until(lambda: is_held(bulk, "t-7")), until(lambda: is_held(single)))
             server.start()
             await bulk.result()
             story = await finished(client, alone)

@@ -94,6 +94,23 @@ async def test_two_workers_hold_their_attempts_and_make_one_at_a_time(database: 
     assert await ledger.open_breakers() == []
 
 
+@pytest.mark.parametrize(("every", "wait"), [(10.0, 11.0), (59.0, 60.0), (60.0, 1.0)])
+async def test_a_call_that_has_probed_in_vain_comes_after_those_that_wait(
+    database: AsyncEngine, ledger: RunLedger, every: float, wait: float
+) -> None:
+    breakers = worker(database, every=every)
+    await attempt(breakers, DOWN)
+    await attempt(breakers, DOWN)
+    held = await breakers.admit(CALL, 1, 30.0)
+    assert isinstance(held, Outcome)
+    assert held.retry_after == 1.0
+    await let_time_pass(database)
+    failed = await attempt(breakers, DOWN)
+    assert failed is not None
+    assert failed.retry_after == wait
+    assert len(await ledger.open_breakers()) == 1
+
+
 async def test_an_attempt_of_a_killed_worker_is_followed_by_another(database: AsyncEngine, ledger: RunLedger) -> None:
     killed, other = worker(database), worker(database)
     await attempt(killed, DOWN)
