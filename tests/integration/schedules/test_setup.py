@@ -129,6 +129,12 @@ async def test_a_new_key_signs_the_order_again(scheduled: ScheduledProject) -> N
     assert await need(scheduled) is None
 
 
+async def test_the_first_command_of_a_project_makes_the_key_of_its_orders(scheduled: ScheduledProject) -> None:
+    (scheduled.folder / ".saga" / "definition.key").unlink()
+    await scheduled.set_up()
+    assert await need(scheduled) is None
+
+
 async def test_an_order_that_the_project_has_not_signed_starts_nothing(scheduled: ScheduledProject) -> None:
     await scheduled.set_up()
     [order] = (await scheduled.described()).schedule.action.args  # pyright: ignore[reportAttributeAccessIssue]
