@@ -40,7 +40,7 @@ def call_problem(project: Project, call: RemainingCall) -> str | None:
             return f"the action {action.name} takes no argument {name}"
         is_computed = not call.recorded and OPENING.encode() in encode_json(value)
         if not is_computed and (problem := argument_problem(action, name, value)):
-            what = f"{name} that these sagas give" if call.recorded else problem  # their values are not quoted
+            what = f"{name} with the values of these sagas" if call.recorded else problem  # their values are not quoted
             return f"the action {action.name} does not take the argument {what}"
     for parameter in action.signature.missing(call.arguments):
         return f"the action {action.name} needs the argument {parameter.name}, which these sagas do not give"
