@@ -97,7 +97,10 @@ def test_arguments_of_an_operator_are_compared_with_their_values(project: Projec
     ("call", "problem"),
     [
         (RemainingCall("a", "compensate", PAY, {"amount": 2}, recorded=True), None),
-        (RemainingCall("a", "compensate", PAY, {"amount": "${{ 2 }}"}, recorded=True), "amount with the values of these sagas"),
+        (
+            RemainingCall("a", "compensate", PAY, {"amount": "${{ 2 }}"}, recorded=True),
+            "amount with the values of these sagas",
+        ),
         (RemainingCall("a", "do", Operation("saga"), {"name": "gone", "input": {}}), "there is no saga gone"),
         (RemainingCall("a", "do", Operation("saga"), {"name": None, "input": {}}), "each one that its `name` may give"),
     ],
