@@ -108,12 +108,13 @@ def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
         ServerDownError: the server does not answer.
     """
     from saga_cli.command_loop import run_command
+    from saga_cli.own_identity import own_identity
     from saga_workers.temporal.temporal_client import connect
 
     settings = load_settings()
 
     async def connected() -> T:
-        return await work(await connect(settings), settings)
+        return await work(await connect(settings, identity=own_identity()), settings)
 
     return run_command(connected())
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from sagas.settings import Settings
 
 Operator = Annotated[
-    str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
+    str | None,
+    typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity: user@machine"),
 ]
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]

@@ -102,10 +102,13 @@ class Client:
         self._starters: dict[str, SagaStarter] = {}
 
     @staticmethod
-    async def connect(project: Project | None = None) -> Client:
-        """Connect with the settings of the current folder or ``project``. Raises UsageError without a server."""
+    async def connect(project: Project | None = None, *, identity: str | None = None) -> Client:
+        """Connect with the settings of the current folder or ``project``. Raises UsageError without a server.
+
+        ``identity``: that of the Temporal client; by default the process and the machine.
+        """
         project = project or Project(load_settings())
-        return Client(await connect(project.settings), project)
+        return Client(await connect(project.settings, identity=identity), project)
 
     async def start(self, saga: str, input: Any, *, id: str | None = None, again: bool = False) -> SagaHandle:
         """Start a saga, or find the run that its id already has.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from saga_cli.own_identity import own_identity
 from sagas.errors import UsageError
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
@@ -365,7 +366,7 @@ async def test_cancel_applies_to_many_sagas(cli: CommandLine) -> None:
     for id in ids:
         assert (await cli.saga("watch", id)).code == 6
         [decision] = (await cli.saga("--json", "show", id)).json["operator"]
-        assert (decision["decision"], decision["who"]) == ("cancel", f"{cli.client.temporal.identity} (unverified)")
+        assert (decision["decision"], decision["who"]) == ("cancel", f"{own_identity()} (unverified)")
 
 
 async def test_a_bulk_cancel_continues_after_a_refusal(cli: CommandLine) -> None:

@@ -59,11 +59,16 @@ class ServerDownError(SagaError):
 
 
 async def connect(
-    settings: Settings, *, env: Mapping[str, str] = os.environ, plugins: list[Plugin] | None = None
+    settings: Settings,
+    *,
+    env: Mapping[str, str] = os.environ,
+    plugins: list[Plugin] | None = None,
+    identity: str | None = None,
 ) -> Client:
     """Connect to the server and namespace of the settings.
 
-    ``env`` provides the TLS variables of Temporal's CLI and the location of its profile.
+    ``env`` provides the TLS variables of Temporal's CLI and the location of its profile. ``identity``: of the client;
+    by default the process and the machine.
 
     Raises:
         UsageError: the settings, a key of the codec or the profile cannot be read, or name no address.
@@ -84,6 +89,7 @@ async def connect(
                 data_converter=with_codec(EXACT_CONVERTER, settings),
                 interceptors=[HeaderInterceptor()],
                 plugins=plugins or [],
+                identity=identity,
             )
     except (RPCError, RuntimeError, OSError) as error:
         raise server_down_error(settings, address, error) from error

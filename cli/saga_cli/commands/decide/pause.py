@@ -11,6 +11,7 @@ import typer
 from saga_cli.commands.decide.standing_pauses import begin_standing_pause, end_standing_pause, is_standing
 from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document
+from saga_cli.own_identity import own_identity
 from saga_cli.shared_options import Operator, Yes, operator_name, print_target, warn_without_poller
 from saga_cli.wait import NEEDS_A_WORKER, noting_silence
 from saga_cli.where_option import SagaRequest, ask_running_sagas
@@ -194,7 +195,7 @@ def _resume_one(
     value = ABSENT if input is None else read_input(input, [])
 
     async def run() -> dict[str, Any]:
-        async with await Client.connect(project) as client:
+        async with await Client.connect(project, identity=own_identity()) as client:
             print_target(settings)
             location = await client.locator.locate(saga_id)
             who = operator_name(as_) or client.temporal.identity

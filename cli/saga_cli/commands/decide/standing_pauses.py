@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
-import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from saga_cli.context import load_settings
 from saga_cli.output import echo, print_document
+from saga_cli.own_identity import own_identity
 from sagas.errors import RefusedError, UsageError
 from sagas.text.json_values import encodable
 from sagas.text.printable import printable_line
@@ -35,7 +34,7 @@ def begin_standing_pause(saga: str | None, connection: str | None, reason: str, 
 
     settings = load_settings()
     kind, name = _target(saga, connection)
-    who = by or f"{getpass.getuser()}@{socket.gethostname()}"
+    who = by or own_identity()
     for text, option in ((reason, "--reason"), (who, "--as")):
         if len(text) > MAX_PAUSE_TEXT:
             raise UsageError(f"{option} has {len(text)} characters, and may have {MAX_PAUSE_TEXT}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from saga_cli.context import load_settings
 from saga_cli.exit_codes import DONE
 from saga_cli.output import age_text, echo, print_document, print_list, print_table
+from saga_cli.own_identity import own_identity
 from saga_cli.shared_options import Operator, operator_name, required_reason
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
@@ -119,7 +119,7 @@ def drop_command(
     from saga_workers.enqueued.row_decisions import drop_row
 
     why = required_reason(reason, "it is kept with the row")
-    by = operator_name(as_) or getpass.getuser()
+    by = operator_name(as_) or own_identity()
     message = asyncio.run(drop_row(load_settings(), connection, row, reason=why, who=by))
     print_document({"row": row, "decision": "drop", "message": message}, human=lambda: echo(message))
     return DONE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from saga_cli.context import load_settings
 from saga_cli.exit_codes import DONE, FAILED
 from saga_cli.output import age_text, echo, print_document, print_table
+from saga_cli.own_identity import own_identity
 from saga_cli.shared_options import Operator, operator_name, parse_duration_option, required_reason, start_logging
 from sagas.text.shell import saga_command
 
@@ -79,7 +79,7 @@ def _decide(
     from saga_workers.relay.event_decisions import decide_in_any_outbox
 
     why = required_reason(reason, "it is recorded with the event")
-    by = operator_name(as_) or getpass.getuser()
+    by = operator_name(as_) or own_identity()
     event, decision = (release, "release") if release is not None else (drop, "drop")
     message = run_command(decide_in_any_outbox(settings, connection, str(event), decision, reason=why, who=by))
     print_document({"event": event, "decision": decision, "message": message}, human=lambda: echo(message))

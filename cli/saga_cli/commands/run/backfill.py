@@ -12,6 +12,7 @@ from saga_cli.commands.run.batch_run import RunOptions, report_batch, run_batch
 from saga_cli.context import load_settings
 from saga_cli.exit_codes import DONE
 from saga_cli.output import echo, on_ctrl_c, print_list, warn
+from saga_cli.own_identity import own_identity
 from saga_cli.shared_options import print_target, warn_without_poller
 from sagas.errors import UsageError
 from sagas.text.printable import printable_line
@@ -87,7 +88,7 @@ def backfill(
     tallies: list[Tally] = []
 
     async def run() -> int:
-        async with await Client.connect(project) as client:
+        async with await Client.connect(project, identity=own_identity()) as client:
             queue = settings.temporal.task_queue
             times = await matching_times(client.temporal, definition, queue, first, min(last, now))
             warn_of_clock_changes(zone, first, min(last, now), times, are_printed=dry_run)

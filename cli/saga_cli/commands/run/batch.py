@@ -11,6 +11,7 @@ import typer
 from saga_cli.context import target_line, with_client, with_locator
 from saga_cli.exit_codes import DONE, FAILED, REFUSED
 from saga_cli.output import confirm, echo, make_console, on_ctrl_c, print_document, print_list, print_table, warn
+from saga_cli.own_identity import own_identity
 from saga_cli.shared_options import Operator, Yes, operator_name, print_target, warn_without_poller
 from sagas.errors import UsageError
 from sagas.text.printable import printable_line
@@ -283,7 +284,7 @@ def _with_project(work: Any, batch: str) -> Any:
     settings = load_settings()
 
     async def connected() -> Any:
-        async with await Client.connect(Project(settings)) as client:
+        async with await Client.connect(Project(settings), identity=own_identity()) as client:
             return await work(client, batch)
 
     return asyncio.run(connected())

@@ -10,6 +10,7 @@ import typer
 from saga_cli.context import load_settings
 from saga_cli.exit_codes import DONE, FAILED
 from saga_cli.output import echo, print_document, print_list, print_table, warn
+from saga_cli.own_identity import own_identity
 from saga_cli.shared_options import Operator, operator_name, print_target, warn_without_poller
 from sagas.text.shell import saga_command
 
@@ -147,7 +148,7 @@ def _with_client(work: Callable[[Client], Awaitable[Any]]) -> Any:
     from sagas.project import Project
 
     async def connected() -> Any:
-        async with await Client.connect(Project(load_settings())) as client:
+        async with await Client.connect(Project(load_settings()), identity=own_identity()) as client:
             return await work(client)
 
     return asyncio.run(connected())

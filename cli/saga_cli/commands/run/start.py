@@ -9,6 +9,7 @@ import typer
 
 from saga_cli.context import load_settings
 from saga_cli.output import echo, on_ctrl_c, print_document, warn
+from saga_cli.own_identity import own_identity
 from saga_cli.shared_options import print_target, warn_without_poller
 from sagas.errors import UsageError
 from sagas.text.shell import saga_command
@@ -93,7 +94,7 @@ def _start_one(
     progress = ["interrupted: nothing was started"]
 
     async def run() -> int:
-        async with await Client.connect(project) as client:
+        async with await Client.connect(project, identity=own_identity()) as client:
             print_target(settings)
             progress.append(
                 f"interrupted: the saga may have been started; check with `{saga_command('list', saga=name)}`"

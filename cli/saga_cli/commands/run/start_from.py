@@ -17,6 +17,7 @@ from saga_cli.context import load_settings
 from saga_cli.input_files import InvalidRows, file_digest, read_rows
 from saga_cli.inputs import InputRow
 from saga_cli.output import on_ctrl_c
+from saga_cli.own_identity import own_identity
 from saga_cli.shared_options import print_target, warn_without_poller
 from sagas.errors import UsageError
 from sagas.text.shortening import counted
@@ -80,7 +81,7 @@ def _start_many(name: str, options: FileOptions, tallies: list[Tally]) -> int:
         return report_batch(Tally(0), run_options)
 
     async def run() -> Tally:
-        async with await Client.connect(project) as client:
+        async with await Client.connect(project, identity=own_identity()) as client:
             orders = await make_start_rows(await client.starter(name), rows, mistakes, batch)
             print_target(settings)
             await warn_without_poller(client)
