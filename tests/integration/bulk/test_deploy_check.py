@@ -66,6 +66,7 @@ async def test_sagas_of_a_bulk_workflow(bank_project: tuple[Project, str], tmp_p
     await until(is_deleted)
     whole = await check_deploy(client.locator, project, limit=100)
     assert (whole.is_good, whole.resumable) == (True, 2)
+    assert "bank.note" in whole.unseen
     await changed_file(project, client, ids)
 
 

@@ -41,7 +41,8 @@ class DeployCheck:
 
     ``resumable``: sagas with open effects that `saga resume` continues. ``is_complete`` is False if there are more runs
     and sagas than were to be ``read``. ``unread``: sagas that could not be looked for, and why. ``unchecked``:
-    statements that a database cannot prepare without running them.
+    statements that a database cannot prepare without running them. ``unseen``: the Python actions whose SQL is not
+    checked.
     """
 
     running: int = 0
@@ -53,6 +54,7 @@ class DeployCheck:
     unread: list[str] = field(default_factory=list[str])
     problems: list[DeployProblem] = field(default_factory=list[DeployProblem])
     unchecked: list[DeployProblem] = field(default_factory=list[DeployProblem])
+    unseen: list[str] = field(default_factory=list[str])
 
     @property
     def is_good(self) -> bool:
@@ -70,6 +72,7 @@ class DeployCheck:
             "unread": self.unread,
             "problems": [problem.to_json() for problem in self.problems],
             "unchecked": [problem.to_json() for problem in self.unchecked],
+            "unseen": self.unseen,
         }
 
 
@@ -116,6 +119,7 @@ async def check_deploy(
         if check.is_complete:
             await _check_deleted(check, problems, locator, project, limit)
     check.problems, check.unchecked = problems.certain, problems.unchecked
+    check.unseen = sorted(problems.unseen)
     return check
 
 

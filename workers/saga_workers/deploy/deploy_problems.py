@@ -40,11 +40,12 @@ class DeployProblem:
 
 
 class DeployProblems:
-    """Collects problems."""
+    """Collects problems. ``unseen``: the Python actions with a database among the calls, whose SQL nothing shows."""
 
     def __init__(self, project: Project, statements: StatementChecks) -> None:
         self._project = project
         self._statements = statements
+        self.unseen: set[str] = set()
         self._by_text: dict[tuple[bool, ProblemKind, str, str], DeployProblem] = {}
 
     @property
@@ -63,6 +64,9 @@ class DeployProblems:
         noted: dict[tuple[ProblemKind, str, bool], None] = {}
         for call in calls:
             place = f"{call.step}, {call.role}"
+            action = self._project.actions.get(call.operation.uses or "") if call.operation.local else None
+            if action is not None and action.connection is not None:
+                self.unseen.add(action.name)
             if (problem := call_problem(self._project, call)) is not None:
                 noted[("call", f"{place}: {problem}", True)] = None
             for each in await self._statements.problems(call):

@@ -59,10 +59,10 @@ def step_verdicts(
         name = path + step.id
         if name in blamed | stuck:
             verdicts.append(StepVerdict(name, DIFFERS))
-        elif name in hidden:
-            verdicts.append(StepVerdict(name, NOT_VERIFIED, f"not told apart from {', '.join(sorted(hidden[name]))}"))
         elif (why := real.why_step_is_not_run(step)) is not None:
             verdicts.append(StepVerdict(name, NOT_VERIFIED, why, can_run=False))
+        elif name in hidden:
+            verdicts.append(StepVerdict(name, NOT_VERIFIED, f"not told apart from {', '.join(sorted(hidden[name]))}"))
         elif step.compensate is None or step.do.uses in EVALUATED:
             continue  # nothing to undo, or the undo belongs to no effect of its own
         elif (why := _why_not_verified(name, step, evidence)) is not None:

@@ -11,7 +11,7 @@ from saga_cli.exit_codes import DIFFERENCES, DONE
 from saga_cli.output import echo, print_document
 from saga_cli.progress import shown_progress
 from sagas.text.printable import printable_line
-from sagas.text.shortening import counted
+from sagas.text.shortening import counted, join_names
 
 if TYPE_CHECKING:
     from saga_workers.deploy.deploy_check import DeployCheck
@@ -55,11 +55,13 @@ def _print(checked: DeployCheck, limit: int) -> None:
         echo(f"✖ the check has ended at its limit of {limit}; further sagas were not checked")
         echo("  → check all with a larger --limit")
     echo(f"✔ this build can go on with all: {_counts(checked)}" if checked.is_good else f"· {_counts(checked)}")
+    if checked.unseen:
+        echo(f"· the SQL of Python actions is not checked: {join_names(checked.unseen, 5)}")
     if not checked.problems:
         return
     kinds = {problem.kind for problem in checked.problems}
     if "call" in kinds:
-        echo("  → keep the earlier action beside the new one until no saga calls it any more")
+        echo("  → keep the earlier action or setting beside the new one until no saga needs it any more")
     if kinds & {"call", "replay"}:
         echo("  → or leave the old workers running until these sagas have ended; if they have a build id, the new ones")
         echo("    get another: saga worker --deployment NAME --build-id ID    else another task_queue under [temporal]")
