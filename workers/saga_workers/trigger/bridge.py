@@ -245,6 +245,7 @@ class BridgeReader:
             self._topic_id,
             is_cooperative=cooperative,
             reader=self._marks.reader,
+            repeats=True,
         )
         self._marks.begin(starts)
         self._positions.update((start.partition, start.offset) for start in starts)

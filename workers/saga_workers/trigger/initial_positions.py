@@ -1,9 +1,12 @@
-"""The place where a reader begins whose group has no position in its topic.
+"""The place where a reader begins whose group has no position in its topic, or a bridge one beyond a partition's end.
 
 At the beginning, unless a predecessor has read the topic: the reader under another name or prefix, or before its group
 was deleted or expired. Then it would repeat all effects, so it waits for a decision: `name=`, or `--from`. What tells
 of a predecessor is what it has left: the inbox of a consumer, the output of a bridge, the sagas that events have
 started, and the committed positions of groups that belong to no reader any more.
+
+A bridge does not recognise what it reads again, so it waits, too, where its partition was truncated: it ends before the
+position, and whether the records before its end are those that the bridge has read, nobody knows.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +36,7 @@ from saga_workers.trigger.bridge_output import output_positions
 from saga_workers.trigger.committed_positions import commit_position
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.delivery import DeliveryMark
+from saga_workers.trigger.partition_assignment import is_beyond
 from saga_workers.trigger.project_readers import ProjectReader, project_readers
 from saga_workers.trigger.retry import DependencyUnavailable, retry_until_done
 from saga_workers.trigger.saga_trigger import started_saga
@@ -64,10 +68,13 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """A topic in which a reader has no position."""
+    """A topic in which a reader has no position. ``beyond``: those that it has, in partitions that end before them; the
+    other partitions are none of its decision then.
+    """
 
     id: str
     offsets: Mapping[int, PartitionOffsets]
+    beyond: Mapping[int, int] = field(default_factory=dict)
 
 
 class InitialPositions:
@@ -143,32 +150,44 @@ class InitialPositions:
             return None
         if self._from is not None and await self._in_thread(lambda: self._begin_at_decision(reader, topic)):
             return None
+        if topic.beyond and isinstance(reader.source, Bridge):
+            return _truncated(reader, reader.source, topic)
         return self._undecided.get(reader.group) or await self._find_predecessor(reader, topic)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _without_position(self, reader: ProjectReader) -> _Topic | None:
-        """The topic, if the reader has no position there although there are records."""
+        """The topic, if it has records, and the reader has no position there, or a bridge none that it can use."""
         if self._cluster.unusable_topics([reader.topic]):
             return None  # the reader waits for the topic, and says why
-        if self._cluster.committed_positions(reader.group, reader.topic):
+        positions = self._cluster.committed_positions(reader.group, reader.topic)
+        if positions and not isinstance(reader.source, Bridge):
             return None
+        if positions:
+            topic_id, offsets = self._cluster.topic_id(reader.topic), self._cluster.offsets(reader.topic)
+            beyond = {
+                partition: offset
+                for partition, (offset, metadata) in positions.items()
+                if partition in offsets and is_beyond(offset, metadata, topic_id, offsets[partition].high_watermark)
+            }
+            return _Topic(topic_id, offsets, beyond) if beyond else None
         offsets = self._cluster.offsets(reader.topic)
         if all(bounds.log_start == bounds.high_watermark for bounds in offsets.values()):
             return None
         return _Topic(self._cluster.topic_id(reader.topic), offsets)
 
     def _begin_at_decision(self, reader: ProjectReader, topic: _Topic) -> bool:
-        """Commit the positions that were decided on; False if the group of the decision has none."""
+        """Commit the positions that were decided on; False if the group of the decision has none that can be used."""
         if self._from in (EARLIEST, LATEST):
             taken: Mapping[int, int] = {}
-        elif not (taken := self._positions_of(str(self._from), reader, topic)):
+        elif topic.beyond or not (taken := self._positions_of(str(self._from), reader, topic)):
             return False
         at_end = self._from == LATEST
         positions = {
             partition: taken.get(partition, bounds.high_watermark if at_end else bounds.log_start)
             for partition, bounds in topic.offsets.items()
+            if not topic.beyond or partition in topic.beyond
         }
         _commit(self._cluster, reader, topic.id, positions)
         about = fields(group=reader.group, topic=reader.topic, positions=positions)
@@ -329,6 +348,18 @@ async def _from_database(connection: str, work: Awaitable[T]) -> T:
 
 def _decision(reader: ProjectReader, start_from: str) -> str:
     return saga_command("trigger", only=reader.name, _from=start_from)
+
+
+def _truncated(reader: ProjectReader, bridge: Bridge, topic: _Topic) -> Undecided:
+    places = ", ".join(
+        f"{reader.topic}[{partition}] ends at {topic.offsets[partition].high_watermark}, before its position {offset}"
+        for partition, offset in sorted(topic.beyond.items())
+    )
+    return Undecided(
+        f"{bridge.name} does not know which records of a truncated partition it has read: {places}",
+        f"{_decision(reader, EARLIEST)} writes the output of all that is left there, and {_decision(reader, LATEST)}"
+        " leaves out all that is there now",
+    )
 
 
 def _lost(reader: ProjectReader) -> str:

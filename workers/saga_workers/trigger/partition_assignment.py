@@ -43,6 +43,10 @@ class PartitionMissing(KafkaOperationError):
         self.partition = partition
 
 
+class PartitionTruncated(KafkaOperationError):
+    """A position is beyond the end of its partition, and to read it again would repeat what was done."""
+
+
 @dataclass(frozen=True, slots=True)
 class AssignedPosition:
     """The position at which a member begins to read a partition, its mark, and the end of the partition then."""
@@ -63,12 +67,14 @@ def assign_from_commits(
     *,
     is_cooperative: bool,
     reader: str,
+    repeats: bool = False,
 ) -> list[AssignedPosition]:
     """Assign the partitions of the topic with this id from their committed positions. Call it in `on_assign`.
 
-    ``reader``: the id of the reader that marks them as open.
+    ``reader``: the id of the reader that marks them as open. ``repeats``: it would repeat what it has done for records
+    that it reads again, as it does not recognise them.
 
-    Raises KafkaException, KafkaOperationError.
+    Raises KafkaException, KafkaOperationError; PartitionTruncated if it ``repeats``, and a person has to decide.
     """
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
@@ -79,6 +85,12 @@ def assign_from_commits(
     for position in positions:
         mark, offset = replace(DeliveryMark.parse(position.metadata), topic_id=topic_id), position.offset
         low, high = _watermarks(cluster, position)
+        if repeats and is_beyond(position.offset, position.metadata, topic_id, high):
+            raise PartitionTruncated(
+                f"the position {position.offset} of {position.topic}[{position.partition}] is beyond the end of the"
+                f" partition, {high}: it was truncated, and what is left would be written again",
+                help="saga doctor    names the decisions that there are",
+            )
         if not _is_usable(group, position, topic_id, low, high):
             offset, mark, position.offset = low, DeliveryMark(topic_id), OFFSET_BEGINNING
         _warn_unfinished(group, position, mark, reader)
@@ -175,6 +187,11 @@ def _is_usable(group: str, committed: Any, topic_id: str, low: int, high: int) -
         warn_created_again(group, committed.topic)
         return False
     return _is_within(group, committed, low, high)
+
+
+def is_beyond(offset: int, metadata: str | None, topic_id: str, end: int) -> bool:
+    """True if a committed position is beyond the end of its partition in the topic with this id."""
+    return offset > end and DeliveryMark.parse(metadata).topic_id in ("", topic_id)
 
 
 def warn_outside(cluster: KafkaAdmin, group: str, position: Any) -> None:
