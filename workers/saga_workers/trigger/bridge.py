@@ -56,6 +56,10 @@ FUNCTION_TIMEOUT = 60.0
 """Seconds after which the function of a bridge, which waits for nothing, counts as blocked."""
 _POLL_TIMEOUT = 0.2
 _FILL_TIMEOUT = 0.05
+
+BATCH_SECONDS = 5.0
+"""Seconds after which the outputs that are made by then are published, and the group is polled: it gives up a member
+that does not poll for minutes (`max.poll.interval.ms`), and whatever it has made is lost."""
 _BACKOFF = Backoff(0.2, 5.0)
 
 
@@ -97,6 +101,11 @@ class BridgeReader:
         self._identity_due = 0.0
         self._refused_offsets: dict[tuple[int, int], str] = {}
         self._individual_up_to: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        """Ends of partitions that were reached behind records of the present batch."""
+        self._poll_due = 0.0
+        self._given_up: set[int] = set()
+        """Partitions that have moved, if only away and back, since the present batch was read."""
 
     async def run(self, stop: asyncio.Event, grace: float) -> None:
         """Run until ``stop``; the open transaction is then committed if that takes less than ``grace`` seconds."""
@@ -160,8 +169,8 @@ class BridgeReader:
             while not self._stop.is_set():
                 for partition, records in self._poll_batch().items():
                     for portion in self._split_batch(partition, records):
-                        if partition in self._producers:
-                            self._publish_transaction(partition, portion)
+                        self._publish(partition, portion)
+                self._reach_ends()
         except BaseException:
             self._positions.clear()  # nothing is committed any more: what the brokers have decides
             raise
@@ -171,8 +180,6 @@ class BridgeReader:
             self._positions.clear()
 
     def _poll_batch(self) -> dict[int, list[ConsumedRecord]]:
-        from confluent_kafka import KafkaError, KafkaException
-
         self._high_watermarks.refresh(self._consumer)
         first = self._consumer.poll(_POLL_TIMEOUT)
         if first is None:
@@ -197,17 +204,34 @@ class BridgeReader:
                 before = records.setdefault(read.partition(), [])
                 self._check_not_reread(record, before[-1].offset + 1 if before else 0)
                 before.append(record)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                if read.partition() in self._producers:
-                    self._positions[read.partition()] = read.offset()
-                    self._problem.end()
-                    if self._marks.careful_records(read.partition()) > 0 and not records.get(read.partition()):
-                        self._marks.finish(read.partition(), at_end=True)
-            elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
-                raise KafkaException(error)  # the next session begins at a position that the partition has
             else:
-                self._problem.note(error)
+                self._note(read, has_records=bool(records.get(read.partition())))
+        self._given_up.clear()
+        self._poll_due = time.monotonic() + BATCH_SECONDS
         return records
+
+    def _note(self, read: Any, *, has_records: bool) -> None:
+        """Note an event that is not a record. ``has_records``: of its partition, which are not published yet.
+
+        Raises KafkaException for one with which the session ends.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        error = read.error()
+        if error.code() == KafkaError._PARTITION_EOF:
+            if read.partition() not in self._producers:
+                return
+            self._problem.end()
+            if has_records:
+                self._ends[read.partition()] = read.offset()
+                return
+            self._positions[read.partition()] = read.offset()
+            if self._marks.careful_records(read.partition()) > 0:
+                self._marks.finish(read.partition(), at_end=True)
+        elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise KafkaException(error)  # the next session begins at a position that the partition has
+        else:
+            self._problem.note(error)
 
     def _read_to(self) -> dict[int, int | None]:
         """The offset from which each partition of this member is read; None if it is not known."""
@@ -286,9 +310,45 @@ class BridgeReader:
         together = records[len(singly) :]
         return [*([record] for record in singly), *([together] if together else [])]
 
-    def _publish_transaction(self, partition: int, records: list[ConsumedRecord]) -> None:
+    def _reach_ends(self) -> None:
+        """All records before the ends that were reached are published: the positions are there."""
+        if not self._stop.is_set():
+            reached = self._producers.keys() - self._given_up
+            self._positions.update((each, end) for each, end in self._ends.items() if each in reached)
+        self._ends.clear()
+
+    def _publish(self, partition: int, records: list[ConsumedRecord]) -> None:
+        """Publish the output of records in one transaction, or in several if the function is slow."""
+        while records and not self._stop.is_set():
+            if time.monotonic() > self._poll_due:
+                self._stay_member()
+            if partition not in self._producers or partition in self._given_up:
+                return  # the next owner begins after the last transaction
+            records = records[self._publish_transaction(partition, records) :]
+
+    def _stay_member(self) -> None:
+        """Poll without reading, so that the group does not give this member up.
+
+        Raises KafkaException; KafkaOperationError if something was read nevertheless.
+        """
+        from confluent_kafka import KafkaError
+
+        self._moved_partitions.clear()
+        self._consumer.pause(self._consumer.assignment())
+        read = self._consumer.poll(0)
+        self._consumer.resume(self._consumer.assignment())
+        self._given_up |= self._moved_partitions
+        self._poll_due = time.monotonic() + BATCH_SECONDS
+        if read is not None and read.error() is None:
+            raise KafkaOperationError(f"{self.topic}[{read.partition()}]@{read.offset()} was read while it was paused")
+        if read is not None and read.error().code() != KafkaError._PARTITION_EOF:  # records before it may be unread
+            self._note(read, has_records=True)
+
+    def _publish_transaction(self, partition: int, records: list[ConsumedRecord]) -> int:
+        """Publish the output of as many records as there is time for; returns their number, at least one."""
         producer = self._producers[partition]
         made = self._make_outputs(partition, records)
+        records = records[: len(made)]
         topics = {produced["topic"] for output in made for produced in output.records}
         self._abort_hanging(partition, records[0].offset, topics)
         self._require_usable(producer.use_topics(topics))
@@ -320,6 +380,7 @@ class BridgeReader:
         self._metrics.consumed(self._bridge.name, self.topic, "done", len(records) - dead)
         for _ in range(dead):
             self._metrics.dead(self.group, self.topic)
+        return len(records)
 
     def _abort_hanging(self, partition: int, position: int, topics: set[str]) -> None:
         """Abort hanging transactions in these topics before the producer of a partition first writes there.
@@ -353,7 +414,7 @@ class BridgeReader:
         position = records[0].offset
         if self._marks.careful_records(partition) <= 0:
             with self._entered(self._gate.shared()):
-                return [self._make_output(record, position) for record in records]
+                return list(self._make_in_time(records, position))
         [record] = records
         ended, limit = self._marks.ended(partition, record.offset), self._bridge.max_attempts
         record.delivery = Delivery(ended)
@@ -366,6 +427,13 @@ class BridgeReader:
             self._consumer.commit(offsets=[marked], asynchronous=False)
             log_careful_attempt(self.group, record, ended, limit)
             return [self._make_output(record, position)]
+
+    def _make_in_time(self, records: list[ConsumedRecord], position: int) -> Iterator[BridgeOutput]:
+        due = time.monotonic() + BATCH_SECONDS
+        for record in records:
+            yield self._make_output(record, position)
+            if time.monotonic() > due or self._stop.is_set():
+                return
 
     @contextmanager
     def _entered(self, turn: AbstractAsyncContextManager[None]) -> Iterator[None]:

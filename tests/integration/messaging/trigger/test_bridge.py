@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+import time
 from collections import Counter
 from pathlib import Path
 from random import randbytes
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from saga_workers.trigger import bridge as bridge_reader
 from sagas import Event, Message, bridge
 from tests.helpers.kafka_broker import Broker, BrokerProcess
 from tests.helpers.processes import TriggerProcess
@@ -246,3 +249,78 @@ async def test_a_frozen_owner_is_fenced(kafka: Broker, tmp_path: Path) -> None:
     copied = await asyncio.to_thread(kafka.read_committed, target)
     assert Counter(record.json() for record in copied) == Counter(range(total + 50))
     assert all(stable == high for stable, high in (await asyncio.to_thread(kafka.offsets, target)).values())
+
+
+async def test_a_slow_function_does_not_cost_the_membership(
+    kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All records together take longer than a group keeps a member that does not poll."""
+    monkeypatch.setattr(bridge_reader, "BATCH_SECONDS", 1.0)
+    source, target = kafka.create_topic(partitions=2), kafka.create_topic()
+
+    @bridge(source, to=target, name="slow")
+    def copy(message: Message) -> object:
+        time.sleep(0.05)
+        return message.value
+
+    settings = kafka.settings(client={"max.poll.interval.ms": "6000", "session.timeout.ms": "6000"})
+    project = project_of(tmp_path, settings, NOWHERE, readers=[copy])
+    kafka.produce(source, *range(200))
+    with caplog.at_level(logging.WARNING, logger="saga.trigger"):
+        async with triggering(project):
+            await until_in_thread(lambda: len(kafka.read_committed(target)) >= 200, limit=60)
+    assert sorted(record.json() for record in kafka.read_committed(target)) == list(range(200))
+    assert "bridge restarts" not in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+async def test_members_come_and_go_while_the_function_is_slow(
+    kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Partitions move while a part of a batch is published and the rest is not."""
+    monkeypatch.setattr(bridge_reader, "BATCH_SECONDS", 0.3)
+    source, target = kafka.create_topic(partitions=4), kafka.create_topic()
+
+    @bridge(source, to=target, name="slow")
+    def copy(message: Message) -> object:
+        time.sleep(0.02)
+        return message.value
+
+    settings = kafka.settings(client={"partition.assignment.strategy": strategy})
+    project = project_of(tmp_path, settings, NOWHERE, readers=[copy])
+    produce_keyed(kafka, source, [(str(number % 16), number) for number in range(1000)])
+    async with triggering(project):
+        for _ in range(4):
+            async with triggering(project):
+                await asyncio.sleep(4)
+            await asyncio.sleep(1)
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-bridge-slow", source))
+    numbers = [record.json() for record in kafka.read_committed(target)]
+    assert sorted(numbers) == list(range(1000))
+    for key in range(16):
+        assert [number for number in numbers if number % 16 == key] == list(range(key, 1000, 16))
+
+
+async def test_a_slow_function_does_not_delay_the_end(kafka: Broker, tmp_path: Path) -> None:
+    """The process publishes what is done when it is told to end, and the next one does the rest."""
+    source, target = kafka.create_topic(), kafka.create_topic()
+    called: list[int] = []
+    pause = [0.1]
+
+    @bridge(source, to=target, name="slow")
+    def copy(message: Message) -> object:
+        time.sleep(pause[0])
+        called.append(message.value)
+        return message.value
+
+    project = _run(tmp_path, kafka, copy)
+    kafka.produce(source, *range(300))
+    async with triggering(project, grace=30.0):
+        await until_in_thread(lambda: len(called) >= 3)
+    assert 3 <= len(called) < 150
+    assert [record.json() for record in kafka.read_committed(target)] == called
+    pause[0] = 0.0
+    async with triggering(project):
+        await until_in_thread(lambda: len(kafka.read_committed(target)) >= 300)
+    assert called == list(range(300))
