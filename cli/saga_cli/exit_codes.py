@@ -28,10 +28,11 @@ INTERRUPTED = 130
 def exit_code(view: SagaView) -> int:
     """The exit code for the view of a saga (cli.md): 7 while something can still happen by itself."""
     from sagas.protocol.payloads import REFUSED_TYPE
+    from sagas.protocol.saga_view import FINAL_STATES
 
     if view.waits_for_a_person:
         return PARKED
-    if view.is_unverified:
+    if view.is_unverified and view.state in FINAL_STATES:
         return FAILED
     match view.state:
         case "COMPLETED":

@@ -1,11 +1,16 @@
-"""The reasons why the outcome of a closed run is not believed, as the field ``incomplete`` of its view has them."""
+"""The reasons why what a run says of its saga is not believed, as the field ``incomplete`` of its view has them."""
 
 from __future__ import annotations
 
 import re
 
-UNVERIFIED = "(unverified): no key of this project has signed the outcome of the run"
+_UNSIGNED = "(unverified): no key of this project has signed "
+
+UNVERIFIED = f"{_UNSIGNED}the outcome of the run"
 """The run may be anybody's."""
+
+UNVERIFIED_ANSWER = f"{_UNSIGNED}the answer of the run"
+"""The run, or the worker that has answered for it, may be anybody's."""
 
 NOT_VERIFIED = (
     "how sagas have ended is not verified: no key of the project is here, so any client of Temporal may have closed "
@@ -33,7 +38,7 @@ def encrypted_outcome(key_id: str) -> str:
 
 def is_doubt(text: str) -> bool:
     """True for one of these reasons, also with the view of the ledger."""
-    return text.startswith(UNVERIFIED) or missing_key(text) is not None
+    return text.startswith(_UNSIGNED) or missing_key(text) is not None
 
 
 def missing_key(text: str) -> str | None:

@@ -69,7 +69,8 @@ EARLIER_HEADERS = (GENERATION_HEADER, RESUMED_HEADER, REDELIVERY_HEADER)
 OWNER_HEADER = "saga-owner"
 """Header of a run that `saga undo` or `saga notify --again` starts for a saga: the saga's id."""
 VIEW_QUERY = "saga"
-"""The query of a run for its view; of a bulk workflow, with the id of one of its sagas."""
+"""The query of a run for its view; of a bulk workflow, with the id of one of its sagas. With a random text of the
+reader the answer is signed."""
 MACHINE_QUERY = "machine"
 """The query for the packed state of a saga's machine; of a bulk workflow, with the id of one of its sagas."""
 BULK_WORKFLOW = "saga.bulk"

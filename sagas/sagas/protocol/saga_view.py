@@ -415,7 +415,7 @@ class SagaView(JsonView):
 
     @property
     def is_unverified(self) -> bool:
-        """True if anybody may have closed the run with this view, and the ledger does not know better."""
+        """True if anybody may have closed or answered for the run, and the ledger does not know better."""
         return self.is_of_unsigned_run and not (self.incomplete or "").endswith(IN_LEDGER)
 
     @property

@@ -30,6 +30,7 @@ def message_content(to: Sequence[str], message: Mapping[str, Any]) -> bytes:
     cancel         the id of the nested saga, and the first run of its chain
     decision       the id and the run of the saga, and the update, which Temporal carries out once in a run
     state          the id of the saga, its run, and a random text of the reader who asks
+    view           the same
     outcome        the id and the run
     schedule       the id of the schedule
     callback       the id of the saga
@@ -39,8 +40,8 @@ def message_content(to: Sequence[str], message: Mapping[str, Any]) -> bytes:
     return signed_json([list(to), {name: value for name, value in message.items() if name != "signature"}])
 
 
-def outcome_message(view: bytes) -> dict[str, Any]:
-    """Return what a run signs of its outcome: the digest of the view that its memo has."""
+def view_message(view: bytes) -> dict[str, Any]:
+    """Return what a run signs of its outcome, and of its answer to a query: the digest of this view."""
     return {"view": hashlib.sha256(view).hexdigest()}
 
 

@@ -34,6 +34,7 @@ Purpose = Literal[
     "detached",
     "continuation",
     "state",
+    "view",
     "schedule",
     "undo",
     "call",

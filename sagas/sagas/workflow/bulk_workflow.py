@@ -46,8 +46,9 @@ from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import SagaApplicationError, activity_message, attempts_made, refused_error
 from sagas.workflow.json_payloads import NO_INPUT, UnreadableValue, first_value, json_payload, raw_json
 from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle
+from sagas.workflow.query_answers import state_answer, view_answer
 from sagas.workflow.run_reset import RefusedReset
-from sagas.workflow.run_start import RunHeader, state_message, verify_bulk_start
+from sagas.workflow.run_start import RunHeader, verify_bulk_start
 from sagas.workflow.run_trust import RunTrust, latest_call
 from sagas.workflow.signed_answers import UNSIGNED_ANSWER, is_believed_answer, outcome_of_failure
 from sagas.workflow.summaries import limit_summary
@@ -432,16 +433,16 @@ class BulkWorkflow:
         return dict(responses)
 
     @workflow.query(name=VIEW_QUERY, description="The view of one saga, as `saga show` prints it.")
-    def view(self, saga_id: str) -> RawValue:
+    def view(self, saga_id: str, nonce: str = "") -> RawValue:
         if self._machine is None or saga_id not in self._machine.members:
             return raw_json(None)
-        return raw_json(shrink_view(self._machine.view(saga_id), VIEW_LIMIT).to_json())
+        return view_answer(saga_id, shrink_view(self._machine.view(saga_id), VIEW_LIMIT).to_json(), nonce)
 
     @workflow.query(name=MACHINE_QUERY, description="The state of one saga's machine; `saga undo` starts from it.")
     def machine_state(self, saga_id: str, nonce: str = "") -> RawValue:
         if self._machine is None or saga_id not in self._machine.members:
             return raw_json(None)
-        return state_message(saga_id, self._machine.members[saga_id].leave_happy_path(), nonce)
+        return state_answer(saga_id, self._machine.members[saga_id].leave_happy_path(), nonce)
 
     @workflow.query(name="counts", description="How many sagas are in each state.")
     def counts(self) -> dict[str, int]:

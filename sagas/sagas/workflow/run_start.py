@@ -389,12 +389,6 @@ def _continue_run(handed: Mapping[str, Any], trust: RunTrust | None) -> RunStart
     )
 
 
-def state_message(saga_id: str, machine: Machine, nonce: str) -> RawValue:
-    """The answer to a query for the state of a saga, signed for the ``nonce`` of who asks: no other answer is new."""
-    to = [saga_id, workflow.info().run_id, nonce]
-    return raw_json(signed_message("state", to, {"machine": pack_state(machine.snapshot())}))
-
-
 async def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> RunStart:
     """Go on with a saga of a bulk workflow.
 

@@ -28,6 +28,7 @@ MessagePurpose = Literal[
     "cancel",
     "continuation",
     "state",
+    "view",
     "outcome",
     "schedule",
     "callback",
@@ -35,8 +36,8 @@ MessagePurpose = Literal[
 ]
 """A message of one run to another, or to a client: the input of a delivering run, the order of the next start of a
 saga, the report of a nested saga to its parent, the cancel of a parent to a nested saga, the input of a continued run,
-and the state of a saga's machine; and of a client to runs: the order of a schedule, the callback of a participant, and
-the order to undo a saga."""
+the state of a saga's machine, its view and its outcome; and of a client to runs: the order of a schedule, the callback
+of a participant, and the order to undo a saga."""
 
 
 class ProjectTrust(Protocol):

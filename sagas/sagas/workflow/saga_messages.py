@@ -46,8 +46,8 @@ from sagas.workflow.lock_calls import LockCalls, release_refusal
 from sagas.workflow.operator_pause import OperatorPause, not_paused_text
 from sagas.workflow.parent_cancels import ParentCancels
 from sagas.workflow.parked_reports import ParkedReports
+from sagas.workflow.query_answers import state_answer, view_answer
 from sagas.workflow.run_reset import RunReset
-from sagas.workflow.run_start import state_message
 from sagas.workflow.run_trust import RunTrust, is_proven_decision, is_trusted, trusts_decision
 from sagas.workflow.waits import wait_until
 
@@ -120,8 +120,8 @@ class SagaMessages(ABC):
         self._feed(event)
 
     @workflow.query(name=VIEW_QUERY, description="The view of this saga, as `saga show` prints it.")
-    def view(self) -> RawValue:
-        return raw_json(self.document())
+    def view(self, nonce: str = "") -> RawValue:
+        return view_answer(workflow.info().workflow_id, self.document(), nonce)
 
     def document(self) -> dict[str, Any]:
         """The view of this saga as JSON."""
@@ -136,7 +136,7 @@ class SagaMessages(ABC):
     def machine_state(self, nonce: str = "") -> RawValue:
         if self._machine is None:
             return raw_json(None)
-        return state_message(workflow.info().workflow_id, self._machine, nonce)
+        return state_answer(workflow.info().workflow_id, self._machine, nonce)
 
     def remaining_calls(self, *, interrupted: bool = False) -> list[RemainingCall]:
         """The calls of participants that the saga may still make; none before it has begun."""

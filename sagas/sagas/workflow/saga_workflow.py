@@ -45,7 +45,7 @@ from sagas.protocol.payloads import (
     STARTED_AT_MEMO,
     UNDO_SUFFIX,
 )
-from sagas.protocol.signed_content import outcome_message
+from sagas.protocol.signed_content import view_message
 from sagas.workflow import history_drain
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.awaited_replies import ReplyObserver
@@ -388,7 +388,7 @@ class SagaWorkflow(SagaMessages):
         assert self._machine is not None
         document, kept = view_payload(self._machine.view())
         info = workflow.info()
-        signed = signed_message("outcome", [info.workflow_id, info.run_id], outcome_message(kept.data))
+        signed = signed_message("outcome", [info.workflow_id, info.run_id], view_message(kept.data))
         workflow.upsert_memo({OUTCOME_MEMO: RawValue(kept), OUTCOME_SIGNATURE_MEMO: signed.get("signature")})
         self.final_document = document
         if finish.state == "COMPLETED" and self._search_attributes.state_recorded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import Mapping
 from datetime import timedelta
@@ -24,7 +25,7 @@ from tests.integration.bulk.test_bulk_execution import transfer
 
 
 async def test_the_row_is_written_from_what_is_signed(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody's worker may answer a query, and the answer with a view has no signature."""
+    """Anybody's worker may answer a query: a view that no worker of the project has signed tells nothing."""
     bank.open_accounts(200)
     recording = asyncio.Event()
     honest, ask = BulkActivities.perform, Workers.query
@@ -37,7 +38,10 @@ async def test_the_row_is_written_from_what_is_signed(bank: Bank, monkeypatch: p
 
     async def forge(self: Any, described: Any, name: str, *arguments: Any) -> Any:
         answer = await ask(self, described, name, *arguments)
-        return {**answer, "state": "COMPENSATED", "phase": "backward"} if name == VIEW_QUERY else answer
+        if name != VIEW_QUERY:
+            return answer
+        forged = {**json.loads(answer["view"]), "state": "COMPENSATED", "phase": "backward"}
+        return {**answer, "view": json.dumps(forged)}
 
     monkeypatch.setattr(BulkActivities, "perform", perform)
     monkeypatch.setattr(continuation, "QUERY_TIMEOUT", timedelta(seconds=LIMIT))  # a busy machine replays slowly

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.views.answering import Workers
 from saga_workers.views.saga_view import view_of_run
 from sagas import Rejected
 from sagas.errors import RefusedError
@@ -459,7 +460,7 @@ async def test_a_call_that_ends_while_its_saga_is_read_counts_its_attempts_once(
         assert [pending.attempt for pending in before.raw.pending_activities] == [3]
         end_third.set()
         await wait_for_event(last_begun)
-        view = await view_of_run(client.temporal, before)
+        view = await view_of_run(Workers(client.temporal, client.locator.keys), before)
         end_last.set()
         assert (await finished(client, id))["state"] == "COMPLETED"
     assert row(view.to_json(), "a")["attempts"] == 3

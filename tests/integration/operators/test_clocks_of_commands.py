@@ -52,7 +52,7 @@ async def queue(client: Temporal) -> AsyncIterator[str]:
 
 async def test_a_worker_that_polls_is_seen(client: Temporal, queue: str, wrong_clock: float) -> None:
     assert await count_pollers(client, queue) == 1
-    assert await Workers(client).polled(queue)
+    assert await Workers(client, None).polled(queue)
 
 
 async def test_a_worker_that_has_gone_is_not_seen(
@@ -60,7 +60,7 @@ async def test_a_worker_that_has_gone_is_not_seen(
 ) -> None:
     monkeypatch.setattr(temporal_runs, "POLLER_TIMEOUT", -60.0)  # as if the poll were older than that
     assert await count_pollers(client, queue) == 0
-    assert not await Workers(client).polled(queue)
+    assert not await Workers(client, None).polled(queue)
 
 
 async def test_the_time_of_the_server_is_known(client: Temporal, wrong_clock: float) -> None:

@@ -110,7 +110,7 @@ async def test_a_forged_outcome_is_shown_as_unverified(shop: Shop, suffix: str, 
 
 def forged_view(id: str, state: str, **fields: Any) -> dict[str, Any]:
     reason = {"kind": "rejected", "step": "say", "type": "Rejected", "message": "forged", "details": {}}
-    step = {"id": "say", "uses": "say", "state": "DONE", "outcome": "done", "generation": 1}
+    step = {"id": "say", "step": "say", "uses": "say", "state": "DONE", "outcome": "done", "generation": 1}
     return {"id": id, "saga": "own", "state": state, "reason": reason, "steps": [step], "generation": 7, **fields}
 
 

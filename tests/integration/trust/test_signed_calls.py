@@ -228,7 +228,7 @@ async def test_an_answer_with_a_key_that_another_worker_has_is_left_to_it(shop: 
         async def is_named() -> bool:
             described = await describe_run(client.temporal, run_id)
             assert described is not None
-            reasons = await temporal_reasons(client.temporal, described, Workers(client.temporal))
+            reasons = await temporal_reasons(client.temporal, described, Workers(client.temporal, client.locator.keys))
             return any("is signed with the key" in reason for reason in reasons)
 
         await until(is_named)

@@ -18,7 +18,7 @@ from saga_workers.temporal.visible_states import closed_view, visible_state
 from sagas.protocol.doubtful_outcomes import IN_LEDGER, UNVERIFIED, encrypted_outcome
 from sagas.protocol.payloads import OUTCOME_MEMO, OUTCOME_SIGNATURE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView, ViewState
-from sagas.protocol.signed_content import message_content, outcome_message
+from sagas.protocol.signed_content import message_content, view_message
 from sagas.settings.signing_keys import SigningKeys
 
 
@@ -109,5 +109,5 @@ async def _doubt(keys: SigningKeys | None, run: RunInfo) -> str:
         return encrypted_outcome(missing)
     plain = await run.memo_payload(OUTCOME_MEMO)
     signature = (await run.memo()).get(OUTCOME_SIGNATURE_MEMO)
-    content = message_content([run.id, run.run_id], outcome_message(plain.data))
+    content = message_content([run.id, run.run_id], view_message(plain.data))
     return "" if keys.verifies("outcome", content, signature) else UNVERIFIED

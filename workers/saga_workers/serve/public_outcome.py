@@ -8,7 +8,7 @@ from typing import Any
 
 from saga_workers.serve.openapi import OUTCOME_FIELDS
 from sagas.protocol.public_reason import public_reason
-from sagas.protocol.saga_view import PauseView, SagaView
+from sagas.protocol.saga_view import FINAL_STATES, PauseView, SagaView
 
 
 def public_outcome(view: SagaView) -> Mapping[str, Any]:
@@ -16,7 +16,7 @@ def public_outcome(view: SagaView) -> Mapping[str, Any]:
 
     Of an end that no key of the project has signed only that: anybody can close a run under the id of a saga.
     """
-    if view.is_unverified:
+    if view.is_unverified and view.state in FINAL_STATES:
         view = replace(view, state="TERMINATED", output=None)
     document = view.to_json()
     return {

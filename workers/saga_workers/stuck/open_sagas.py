@@ -80,7 +80,7 @@ async def find_terminated(locator: Locator, task_queue: str, limit: int, without
     ``without_effects``: the ids of runs that are known to have left none; it is brought up to date. Raises RPCError.
     """
     runs = list_saga_runs(locator.temporal, SagaFilter(where=ENDED_FROM_OUTSIDE, task_queue=task_queue))
-    workers = Workers(locator.temporal)
+    workers = Workers(locator.temporal, locator.keys)
     open_sagas: list[OpenSaga] = []
     harmless: set[str] = set()
     async for run in runs:

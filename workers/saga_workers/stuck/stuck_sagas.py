@@ -102,7 +102,7 @@ async def _find_stuck(
 ) -> AsyncIterator[SagaView]:
     """The views of stuck sagas; some of them twice. ``seen``: the ids of those that have been listed already."""
     temporal = locator.temporal
-    workers = Workers(temporal)
+    workers = Workers(temporal, locator.keys)
     holders, children = ParkedHolders(locator, workers), PausedChildren(locator.within_temporal(), workers)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
@@ -240,7 +240,9 @@ async def _with_given_up(locator: Locator, saga_id: str, web_ui: str | None) -> 
     location = await locator.within_temporal().locate(saga_id)
     if location.home is None:
         return None
-    view = await view_at(locator, location, web_ui=web_ui, timeout=QUERY_TIMEOUT, workers=Workers(locator.temporal))
+    view = await view_at(
+        locator, location, web_ui=web_ui, timeout=QUERY_TIMEOUT, workers=Workers(locator.temporal, locator.keys)
+    )
     return with_reasons(view, given_up_reasons(view))
 
 

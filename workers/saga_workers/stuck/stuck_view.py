@@ -36,7 +36,7 @@ _WAITING = ("RUNNING", "UNKNOWN", "PARKED")
 
 async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | None = None) -> SagaView:
     """The view, with the field ``stuck`` if the saga will not finish by itself."""
-    workers = Workers(locator.temporal)
+    workers = Workers(locator.temporal, locator.keys)
     view = await read_view(locator, saga_id, web_ui=web_ui, workers=workers)
     if view.state == "COMPLETED" and view.can_undo:  # otherwise nobody can have begun to undo it
         try:

@@ -7,6 +7,9 @@ proof: an unanswered query means that no worker is there, whatever the list of p
 from __future__ import annotations
 
 import asyncio
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +18,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.location.verified_outcomes import can_verify
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.malformed_results import is_malformed_result, malformed_result_text
 from saga_workers.temporal.run_history import last_task_failure
@@ -27,6 +31,13 @@ from saga_workers.temporal.temporal_runs import (
     nobody_answers,
 )
 from saga_workers.temporal.worker_deployments import version_to_make_current, with_set_current_command
+from sagas.protocol.doubtful_outcomes import UNVERIFIED_ANSWER
+from sagas.protocol.payloads import VIEW_QUERY
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
+from sagas.protocol.signed_content import message_content, view_message
+from sagas.settings.signing_keys import SigningKeys
+from sagas.text.exact_json import decode_json
+from sagas.text.json_values import parse_json
 from sagas.text.printable import printable_line
 from sagas.workflow.run_trust import KeyMissing
 
@@ -44,15 +55,35 @@ class Unqueryable(Exception):
     """The saga cannot be queried; the message says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class ViewAnswer:
+    """The answer to the query for a view. ``document``: the view as JSON, or whatever a stranger has answered; null if
+    a bulk workflow does not know the saga yet.
+    """
+
+    document: Any
+    is_believed: bool = True
+
+    def marked(self, view: SagaView) -> SagaView:
+        """The view that the document has; if it is not believed, marked, and without an end, which only a closed run
+        has.
+        """
+        if self.is_believed:
+            return view
+        state = "RUNNING" if view.state in FINAL_STATES else view.state
+        return replace(view, state=state, output=None, ended_at=None, can_undo=False, incomplete=UNVERIFIED_ANSWER)
+
+
 class Workers:
-    """The task queues that are served, as far as one command has found out.
+    """The task queues that are served, as far as one command has found out. ``keys`` verify the answers of runs.
 
     A queue is silent if a saga of it does not answer and none has answered before; its other sagas are then not queried
     any more, so that a list of hundreds waits only once.
     """
 
-    def __init__(self, temporal: Temporal) -> None:
+    def __init__(self, temporal: Temporal, keys: SigningKeys | None) -> None:
         self.temporal = temporal
+        self._keys = keys
         self.server_time = ServerTime(temporal)
         self._polls: dict[tuple[str, bool], float] = {}
         self._answered: set[str] = set()
@@ -107,6 +138,31 @@ class Workers:
         self._answered.add(run.task_queue)
         self._silent.discard(run.task_queue)
         return answer
+
+    async def query_view(self, described: RunDescription, timeout: timedelta, member: str | None = None) -> ViewAnswer:
+        """The answer to the query for the view. ``member``: the saga, if this is a bulk workflow. Raises Unqueryable.
+
+        Any client can have a worker of its own answer, for a run of its own or of the project: so an answer of a worker
+        of the project is signed for this question. Without keys any answer is believed.
+        """
+        arguments = [] if member is None else [member]
+        keys = self._keys
+        if keys is None or not can_verify(keys):
+            return ViewAnswer(await self.query(described, VIEW_QUERY, timeout, *arguments))
+        nonce = secrets.token_hex(16)
+        answer = await self.query(described, VIEW_QUERY, timeout, *arguments, nonce)
+        text = answer.get("view") if isinstance(answer, dict) else None
+        if not isinstance(text, str):
+            return ViewAnswer(answer, is_believed=answer is None)
+        content = message_content(
+            [member or described.run.id, described.run.run_id, nonce],
+            view_message(text.encode("utf-8", "surrogatepass")),
+        )
+        if keys.verifies("view", content, answer.get("signature")):
+            return ViewAnswer(decode_json(text))
+        with suppress(ValueError, RecursionError):
+            return ViewAnswer(parse_json(text), is_believed=False)
+        return ViewAnswer({}, is_believed=False)
 
     async def _why(self, described: RunDescription, error: Exception, timeout: timedelta) -> Unqueryable:
         run, task = described.run, described.raw.pending_workflow_task

@@ -11,7 +11,6 @@ from saga_workers.location.location import BulkMember
 from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
 from sagas.protocol.foreign_view import read_foreign_view
-from sagas.protocol.payloads import VIEW_QUERY
 from sagas.protocol.saga_view import ReasonView, SagaView
 
 _ENDED = ("COMPLETED", "COMPENSATED", "RESIDUE")
@@ -31,13 +30,14 @@ async def view_in_bulk(
     if described is None:
         return bare
     try:
-        answer = await workers.query(described, VIEW_QUERY, timeout, member.claim.saga_id)
+        answer = await workers.query_view(described, timeout, member.claim.saga_id)
     except Unqueryable as error:
         view = replace(bare, incomplete=f"{error}, so its bulk workflow cannot be queried")
     else:
         # The bulk workflow does not know its sagas before it has claimed all of them.
         unreadable = replace(bare, incomplete=NO_VIEW)
-        view = bare if answer is None else read_foreign_view(answer, member.claim.saga_id) or unreadable
+        told = None if answer.document is None else read_foreign_view(answer.document, member.claim.saga_id)
+        view = bare if answer.document is None else answer.marked(told) if told else unreadable
         view = replace(view, labels=bare.labels, web_ui=bare.web_ui, bulk_workflow=member.bulk_id)
     if described.run.running or view.state in _ENDED:
         return view

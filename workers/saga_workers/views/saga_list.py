@@ -154,7 +154,7 @@ async def query_sagas(
     ``incomplete``.
     """
     temporal = locator.temporal
-    workers = Workers(temporal)
+    workers = Workers(temporal, locator.keys)
 
     async def tell(run: RunInfo) -> SagaView:
         saga_id = run.id.removesuffix(UNDO_SUFFIX)

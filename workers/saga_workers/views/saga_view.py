@@ -44,7 +44,6 @@ from sagas.protocol.outcomes import Failure
 from sagas.protocol.payloads import (
     NOT_REGISTERED_TYPES,
     NOTIFICATION_WORKFLOW,
-    VIEW_QUERY,
 )
 from sagas.protocol.redelivery_names import REDELIVERY_WORKFLOW
 from sagas.protocol.saga_view import (
@@ -75,7 +74,7 @@ async def read_view(
     A run that does not answer within ``timeout`` is described from outside, with the field ``incomplete``. To read
     many, pass one ``workers``: what it has learned about a task queue then holds for all of them.
     """
-    workers = workers or Workers(locator.temporal)
+    workers = workers or Workers(locator.temporal, locator.keys)
     try:
         location = await locator.locate(saga_id)
     except LedgerUnavailable:
@@ -107,7 +106,7 @@ async def view_at(
     temporal = locator.temporal
 
     async def read(described: RunDescription) -> SagaView:
-        return await verified_view(locator, described.run, await view_of_run(temporal, described, timeout, workers))
+        return await verified_view(locator, described.run, await view_of_run(workers, described, timeout))
 
     if location.run is not None:
         run = location.run.run
@@ -178,20 +177,14 @@ def with_shown_undo(view: SagaView, undo: SagaView) -> SagaView:
     return replace(undone, incomplete=undone.incomplete or view.incomplete) if view.is_of_unsigned_run else undone
 
 
-async def view_of_run(
-    temporal: Temporal,
-    described: RunDescription,
-    timeout: timedelta = QUERY_TIMEOUT,
-    workers: Workers | None = None,
-) -> SagaView:
+async def view_of_run(workers: Workers, described: RunDescription, timeout: timedelta = QUERY_TIMEOUT) -> SagaView:
     """The view of one run, without that of its undo."""
-    run = described.run
+    temporal, run = workers.temporal, described.run
     view = await closed_view(run)
     if view is None:
         # A run that failed without a view never became a saga, and cannot be queried.
         ask = can_be_queried(run)
-        asking = workers or Workers(temporal)
-        view = await (_query_run(asking, described, timeout) if ask else bare_view(run))
+        view = await (_query_run(workers, described, timeout) if ask else bare_view(run))
     if run.running and view.incomplete:
         view = replace(view, cancel_requested=await cancel_on_record(temporal, described))
     if run.status not in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
@@ -214,8 +207,9 @@ def can_be_queried(run: RunInfo) -> bool:
 async def _query_run(workers: Workers, described: RunDescription, timeout: timedelta) -> SagaView:
     """Query the run itself; without a worker, describe what Temporal knows."""
     try:
-        view = read_foreign_view(await workers.query(described, VIEW_QUERY, timeout), described.run.id)
-        return view or replace(await bare_view(described.run), incomplete=NO_VIEW)
+        answer = await workers.query_view(described, timeout)
+        view = read_foreign_view(answer.document, described.run.id)
+        return answer.marked(view) if view else replace(await bare_view(described.run), incomplete=NO_VIEW)
     except Unqueryable as error:
         bare = replace(await bare_view(described.run), state=await open_state(workers.temporal, described.run))
         under_way = activities_under_way(described)

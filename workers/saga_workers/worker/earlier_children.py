@@ -31,6 +31,7 @@ from saga_workers.temporal.temporal_runs import (
     describe_run,
     list_runs_below,
 )
+from saga_workers.views.answering import Workers
 from saga_workers.views.saga_view import view_of_run
 from sagas.machine.parked import MOST_REPORTED
 from sagas.protocol.nested_result import completed_child
@@ -232,16 +233,17 @@ async def _refused(locator: Locator, run: RunInfo) -> dict[str, Any]:
 
 async def _running(locator: Locator, described: RunDescription) -> dict[str, Any]:
     """The answer for an open run. ``run_id``: that of its first run, for which a cancel is signed. ``waits``: what
-    waits in it for an operator.
+    waits in it for an operator, if a worker of the project says so: the parent signs it as its own.
     """
-    run, view = described.run, await view_of_run(locator.temporal, described)
+    run, view = described.run, await view_of_run(Workers(locator.temporal, locator.keys), described)
     saga_id = run.id.removesuffix(UNDO_SUFFIX)
-    waits = [{"id": saga_id, "saga": view.saga, **parked.to_json()} for parked in view.parked]
+    told = () if view.is_unverified else view.parked
+    waits = [{"id": saga_id, "saga": view.saga, **parked.to_json()} for parked in told]
     return {
         "state": "RUNNING",
         "workflow_id": run.id,
         "run_id": run.raw.first_run_id or run.run_id,
-        "saga_state": view.state,
-        "blocked": view.waits_for_a_person,
+        "saga_state": "RUNNING" if view.is_unverified else view.state,
+        "blocked": view.waits_for_a_person and not view.is_unverified,
         "waits": waits[:MOST_REPORTED],
     }

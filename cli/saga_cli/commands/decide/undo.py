@@ -35,6 +35,7 @@ def undo(
     async def run(locator: Locator, settings: Settings) -> SagaView:
         from saga_cli.wait import wait_for_saga
         from saga_workers.interventions import undo as begin
+        from saga_workers.views.answering import Workers
         from saga_workers.views.saga_view import view_of_run
 
         progress.append(
@@ -46,7 +47,7 @@ def undo(
         view = await wait_for_saga(locator, saga_id, timeout, web_ui=settings.temporal.web_ui)
         if view.state == "COMPLETED":  # the undo ended without having changed anything
             undo = (await locator.locate(saga_id)).undo
-            refusal = (await view_of_run(locator.temporal, undo)).reason if undo else None
+            refusal = (await view_of_run(Workers(locator.temporal, locator.keys), undo)).reason if undo else None
             raise RefusedError(f"{saga_id} was not undone: {(refusal and refusal.message) or 'the reason is unknown'}")
         return view
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -24,6 +25,7 @@ from saga_workers.stuck.resumption import start_again
 from sagas import Rejected, Step, action
 from sagas.actions.events import Event
 from sagas.errors import RefusedError
+from sagas.protocol.doubtful_outcomes import UNVERIFIED, UNVERIFIED_ANSWER
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation
 from sagas.protocol.saga_view import SagaView
@@ -41,6 +43,7 @@ from tests.integration.messaging.relay.events_environment import (
     run_saga,
 )
 from tests.integration.trust.test_forged_outcomes import close_as_stranger
+from tests.integration.trust.test_forged_views import open_stranger
 
 WAITING = """
 saga: waiting
@@ -207,16 +210,18 @@ async def test_the_check_is_repeated_while_temporal_is_down(env: EventsEnvironme
     assert await env.statuses(saga_id) == ["NEW"]
 
 
-@pytest.mark.parametrize("forged", [True, False])
-async def test_the_relay_checks_back(env: EventsEnvironment, forged: bool) -> None:
-    """The check-back does not need Kafka, which is down here; the end of a stranger's run is no answer."""
-    async with env.serving(WAITING) as client:
+@pytest.mark.parametrize("forged", ["closed", "open", None])
+async def test_the_relay_checks_back(env: EventsEnvironment, forged: str | None) -> None:
+    """The check-back does not need Kafka, which is down here; what a stranger's run says is no answer."""
+    async with env.serving(WAITING) as client, contextlib.AsyncExitStack() as stack:
         saga_id = await begin(client, "waiting")
         await held(env, saga_id)
-        view = await client.show(saga_id)
+        view = {**await client.show(saga_id), "state": "COMPLETED", "phase": "committed"}
         await client.temporal.get_workflow_handle(saga_id).terminate("a mistake")
-        if forged:
-            await close_as_stranger(client, saga_id, {**view, "state": "COMPLETED"}, saga="waiting")
+        if forged == "closed":
+            await close_as_stranger(client, saga_id, view, saga="waiting")
+        elif forged == "open":
+            await stack.enter_async_context(open_stranger(client, saga_id, view, saga="waiting"))
         await env.query("update saga_outbox set created_at = created_at - 120")
         stop = asyncio.Event()
         relay = asyncio.create_task(run_relay(load_settings(env.folder), connection="shop", stop=stop))
@@ -230,8 +235,12 @@ async def test_the_relay_checks_back(env: EventsEnvironment, forged: bool) -> No
             stop.set()
             await relay
         [row] = await env.rows(saga_id)
-        unsigned = "COMPLETED (unverified): no key of this project has signed the outcome of the run"
-        assert row.note == (unsigned if forged else "the run was closed by Temporal (TERMINATED)")
+        notes = {
+            "closed": f"COMPLETED {UNVERIFIED}",
+            "open": f"RUNNING {UNVERIFIED_ANSWER}",
+            None: "the run was closed by Temporal (TERMINATED)",
+        }
+        assert row.note == notes[forged]
 
 
 async def test_an_unknown_saga_needs_an_operator(env: EventsEnvironment) -> None:
