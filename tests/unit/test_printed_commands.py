@@ -60,12 +60,20 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
 @cache
 def texts_of(room: str) -> Sequence[tuple[str, str]]:
     """Place and text of all strings of a room, and of the calls of `saga_command`, whose texts have no data."""
-    return [
-        (f"{file.relative_to(ROOT)}:{line}", text)
-        for file in sorted((ROOT / room).rglob("*.py"))
-        for tree in [ast.parse(file.read_text(encoding="utf-8"))]
-        for line, text in (*texts(tree), *built_commands(tree))
-    ]
+    written = [(f"{file}:{line}", text) for file, tree in trees_of(room) for line, text in texts(tree)]
+    return [*written, *composed_in(room)]
+
+
+@cache
+def composed_in(room: str) -> Sequence[tuple[str, str]]:
+    """Place and text of the calls of `saga_command` in a room."""
+    return [(f"{file}:{line}", text) for file, tree in trees_of(room) for line, text in built_commands(tree)]
+
+
+@cache
+def trees_of(room: str) -> Sequence[tuple[Path, ast.AST]]:
+    files = sorted((ROOT / room).rglob("*.py"))
+    return [(file.relative_to(ROOT), ast.parse(file.read_text(encoding="utf-8"))) for file in files]
 
 
 @pytest.mark.parametrize("room", [*ROOMS, "definitions/retail/demo"])
@@ -141,6 +149,45 @@ def built_commands(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def test_a_command_in_a_text_exists_with_its_options(room: str) -> None:
     wrong = [f"{place}: {mistake}" for place, text in texts_of(room) for mistake in mistakes_in(text)]
     assert not wrong, "\n".join(wrong)
+
+
+WITH_REASON = ("resolve", "undo", "forget", "enqueued drop")
+"""Commands that are refused without --reason, as `relay` is with --release or --drop."""
+
+ABOUT = re.compile(r"^\s+(?:drop\s+)?(?:[A-Z]+\b|\0)")
+"""A command that names a saga or a row, and is not only mentioned."""
+
+
+def lacks_reason(text: str, *, composed: bool) -> bool:
+    """True if a text has a command that cannot be run as it is printed."""
+    for verb, rest in LITERAL.findall(text):
+        decides = any(f"{verb}{rest} ".startswith(f"{each} ") for each in WITH_REASON)
+        decides = decides or (verb == "relay" and ("--release" in rest or "--drop" in rest))
+        if decides and (composed or ABOUT.match(rest)) and "--reason" not in rest:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "definitions/retail/demo"])
+def test_a_decision_is_printed_with_its_reason(room: str) -> None:
+    composed = {f"{place}: {text}" for place, text in composed_in(room) if lacks_reason(text, composed=True)}
+    written = {f"{place}: {text}" for place, text in texts_of(room) if lacks_reason(text, composed=False)}
+    assert composed | written == set(), "the command exits with code 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("saga undo ID", True),
+        ("saga undo \0    undoes both", True),
+        ("saga enqueued drop ROW    never", True),
+        ("saga enqueued retry ROW    delivers it", False),
+        ("saga resolve ID STEP retry --reason …", False),
+        ("`saga undo` finishes it", False),
+    ],
+)
+def test_what_counts_as_a_decision_without_a_reason(text: str, wrong: bool) -> None:
+    assert lacks_reason(text, composed=False) is wrong
 
 
 @pytest.mark.parametrize(

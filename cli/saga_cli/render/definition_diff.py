@@ -95,7 +95,8 @@ def _running_sagas(difference: DefinitionDiff) -> list[str]:
                 f"{', '.join(names)}, which only the old version names"
             )
     if difference.why_not_replaced is None:
-        lines.append("a parked one can continue with the new version: saga resolve ID STEP retry --definition FILE")
+        command = "saga resolve ID STEP retry --definition FILE --reason …"
+        lines.append(f"a parked one can continue with the new version: {command}")
     else:
         lines.append(f"a parked one cannot continue with the new version: {difference.why_not_replaced}")
     return lines

@@ -58,7 +58,7 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
     ),
     "undo_missing": MismatchKind(
         "undo without a run",
-        "A completed saga was being undone, and Temporal has no run of the undo any more: `saga undo ID` finishes it.",
+        "A completed saga was being undone, and Temporal has no run of the undo any more: `saga undo` finishes it.",
     ),
     "staged_left": MismatchKind(
         "staged data of a finished saga", "A saga has ended, and its staged output was never removed.", repairable=True

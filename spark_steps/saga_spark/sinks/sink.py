@@ -53,7 +53,7 @@ class UndoConflict(Exception):
 
 def undo_first(saga_ids: Iterable[str]) -> str:
     """The advice to undo later publications, newest first."""
-    commands = [f"`{saga_command('undo', saga_id)}`" for saga_id in reversed(list(dict.fromkeys(saga_ids)))]
+    commands = [f"`{saga_command('undo', saga_id, reason='…')}`" for saga_id in reversed(list(dict.fromkeys(saga_ids)))]
     return f"undo the later publications first, with {', then '.join(commands)}; then `retry`"
 
 

@@ -91,7 +91,7 @@ def _require_end(view: SagaView) -> None:
     if view.state == "TERMINATED":
         raise RefusedError(
             f"{view.id} was terminated in Temporal, so its effects may be open, and an undo needs its values",
-            help=saga_command("reconcile", repair=True),
+            help=f"{saga_command('resume', view.id)}    undoes them, or finishes the saga",
         )
     if view.state in FINAL_STATES and view.is_of_unsigned_run:
         raise RefusedError(

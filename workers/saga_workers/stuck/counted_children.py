@@ -114,8 +114,9 @@ async def _require_unneeded(locator: Locator, location: Location, parent: str, c
     if plan is None or plan.pivot is None or not any(plan.pivot.id in plan.descendants(step) for step in steps):
         return
     [step] = steps
+    done = saga_command("resolve", parent, step, "done", reason="…")
     raise RefusedError(
         f"{child} is nested in {parent}, which is past its point of no return, and an earlier run of which had it as "
         "done, or had left it out: decide about it there",
-        help=f"{saga_command('resolve', parent, step, 'done')}    if its effects stay; `skip` if they are to be undone",
+        help=f"{done}    if its effects stay; `skip` if they are to be undone",
     )

@@ -75,7 +75,7 @@ def _print_rows(rows: Sequence[dict[str, Any]], delivered_by: str) -> None:
     ]
     print_table(cells, ("connection", "row", "status", "", "age", "reason"))
     if any(row["status"] == "REFUSED" for row in rows):
-        echo("saga enqueued retry ROW    delivers a refused row again; saga enqueued drop ROW    never")
+        echo("saga enqueued retry ROW    delivers a refused row again; saga enqueued drop ROW --reason …    never")
 
 
 def _what(row: dict[str, Any]) -> str:

@@ -170,7 +170,7 @@ def test_undo_of_an_overwrite_before_later_commits_is_refused(
     with pytest.raises(UndoConflict, match=r"the output in \S*out has overwritten others .*: c/facts") as refused:
         revert(sink, ours)
     assert refused.value.report["after"][0]["saga.id"] == "c"
-    assert refused.value.by_hand == "undo the later publications first, with `saga undo c`; then `retry`"
+    assert refused.value.by_hand == "undo the later publications first, with `saga undo c --reason '…'`; then `retry`"
     assert (settings.root / "out" / "_current.json").read_text() == before
     revert(sink, later)
     revert(sink, ours)

@@ -32,7 +32,7 @@ def _check_refused(warehouse: Warehouse, publication: Publication, table: str, s
     with pytest.raises(UndoConflict, match=f"later publications: {saga}/facts") as refused:
         warehouse.revert(publication)
     assert refused.value.by_hand is not None
-    assert f"`saga undo {saga}`" in refused.value.by_hand
+    assert f"`saga undo {saga} --reason '…'`" in refused.value.by_hand
     assert warehouse.rows(table) == before
 
 
