@@ -15,6 +15,7 @@ import pytest
 
 from saga_activities.kafka.record_codec import EncodedRecord, encode
 from saga_activities.kafka.transactional_producer import PartitionRecord, TransactionalProducer
+from saga_spark.inputs import kafka_input
 from saga_spark.inputs.kafka_input import freeze_topic
 from saga_spark.job_errors import JobFailed
 from saga_spark.reconcile.extracts import OUTBOX_SCHEMA, ParquetRowWriter, ReconciliationScope
@@ -149,6 +150,28 @@ def test_a_topic_is_not_read_to_an_open_transaction(env: Environment, tmp_path: 
         with pytest.raises(InfrastructureError, match="cannot be read yet, behind an open transaction in"):
             freeze_topic(settings, "events", {"topic": env.topic}, uri, lambda _: None)
     assert freeze_topic(settings, "events", {"topic": env.topic}, uri, lambda _: None)["rows"] == 1
+
+
+def test_a_topic_that_is_created_again_while_it_is_read_is_not_an_input(
+    env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offsets of the range are those of another topic, which has records there, too."""
+    honest = kafka_input.read_ranges
+    env.kafka.produce(env.topic, {"id": 1}, key="a")
+
+    def read_another(*args: Any) -> Iterator[Any]:
+        env.kafka.delete_topic(env.topic)
+        env.kafka.create_topic(env.topic, partitions=2)
+        env.kafka.produce(env.topic, {"id": 2}, key="a")
+        yield from honest(*args)
+
+    uri = (tmp_path / "inputs" / "events.parquet").as_uri()
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka_input, "read_ranges", read_another)
+        with pytest.raises(InfrastructureError, match="was deleted and created again while it was read"):
+            freeze_topic(env.settings, "events", {"topic": env.topic}, uri, lambda _: None)
+    assert freeze_topic(env.settings, "events", {"topic": env.topic}, uri, lambda _: None)["rows"] == 1
+    assert pq.read_table(tmp_path / "inputs/events.parquet")["value"].to_pylist() == ['{"id":2}']
 
 
 def test_a_dead_letter_that_is_sent_again_is_no_input_and_no_event_of_the_outbox(
