@@ -143,6 +143,8 @@ class TemporalServer(Process):
             "metrics.breakdownByTaskQueue=false",
             "metrics.breakdownByPartition=false",
             "system.forceSearchAttributesCacheRefreshOnRead=true",
+            # By default five, which take half a minute.
+            "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute=2",
             closed_http_api(),
             *extra,
         ):

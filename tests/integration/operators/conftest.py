@@ -23,7 +23,7 @@ from saga_workers.relay import relay_status
 from saga_workers.stuck import run_reasons
 from saga_workers.views import reported_reasons
 from saga_workers.views.locks import list_orphans
-from saga_workers.worker import lock_gauges, poller_gauges, prepared_gauges, worker_metrics
+from saga_workers.worker import failing_task_gauges, lock_gauges, poller_gauges, prepared_gauges, worker_metrics
 from tests.helpers.alert_watch import Watch, Watched, watching
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
@@ -92,7 +92,8 @@ def observed(
         patch.setattr(reported_reasons, "MANY_ATTEMPTS", 2)
         patch.setattr(run_reasons, "DUE", 1.0)
         patch.setattr(standing_pauses, "MAX_AGE", 0.0)
-        for module in (enqueued_metrics, lock_gauges, poller_gauges, prepared_gauges, relay_status, worker_metrics):
+        gauges = (failing_task_gauges, lock_gauges, poller_gauges, prepared_gauges, worker_metrics)
+        for module in (*gauges, enqueued_metrics, relay_status):
             patch.setattr(module, "GAUGE_MAX_AGE", 1.0)
         folder = tmp_path_factory.mktemp("operators") / uuid.uuid4().hex[:8]
         yield asyncio.run(observe(folder, temporal.address, new_database(postgres_server)))

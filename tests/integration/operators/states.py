@@ -153,7 +153,15 @@ STATES = (
         alert=alert("SagaNobodyPolls", kind="sagas"),
         config="idle.toml",
     ),
-    State("its workflow task fails", failing_task, "its workflow task fails", "sagas", config="broken.toml"),
+    State(
+        "its workflow task fails",
+        failing_task,
+        "its workflow task fails",
+        "sagas",
+        metric="saga_failing_tasks",
+        alert=alert("SagaTaskFails", saga="waiting"),
+        config="broken.toml",
+    ),
     State(
         "a saga is paused",
         paused,

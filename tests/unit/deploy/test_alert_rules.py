@@ -21,6 +21,7 @@ from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.serve.api import requests_counter
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.worker.failing_task_gauges import FailingTaskGauges
 from saga_workers.worker.lock_gauges import LockGauges
 from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.poller_gauges import PollerGauges
@@ -54,7 +55,7 @@ def known() -> dict[str, Metric]:
     enqueued = EnqueuedMetrics({"shop": EnqueuedTable(create_async_engine("sqlite+aiosqlite://"))})
     gauges = (SagaGauges(client, dict), OpenEffects(client, Settings(root=ROOT)))
     gauges = (*gauges, LockGauges("shop", engine), PollerGauges(client, dict, "sagas"), PreparedGauges(dict))
-    gauges = (*gauges, ReaderGauges(Project(Settings(root=ROOT)), lambda: engine))
+    gauges = (*gauges, FailingTaskGauges(client, dict), ReaderGauges(Project(Settings(root=ROOT)), lambda: engine))
     registry = CollectorRegistry()
     requests_counter(registry)
     for collector in (WorkerMetrics(), *gauges, RelayMetrics(), OutboxGauges([]), TriggerMetrics(), enqueued, registry):

@@ -15,6 +15,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
 from saga_workers.runtime.current_definitions import CurrentDefinitions
 from saga_workers.views.prepared import two_phase_connections
+from saga_workers.worker.failing_task_gauges import FailingTaskGauges
 from saga_workers.worker.lock_gauges import LockGauges
 from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.plugin import SagaPlugin
@@ -57,11 +58,14 @@ async def scraped_metrics(
         plugin.breakers and plugin.breakers.states,
     )
     pollers = PollerGauges(client, lambda: project.definitions, settings.temporal.task_queue)
+    failing = FailingTaskGauges(client, lambda: project.definitions)
     effects = OpenEffects(client, settings)
     databases = DatabaseConnections(settings.sql_connections(), pool_size=1)
     readers = ReaderGauges(project, lambda: databases.engine(settings.kafka.outbox or ""))
-    gauges: list[SagaGauges | PollerGauges | EnqueuedMetrics | LockGauges | PreparedGauges | ReaderGauges]
-    gauges = [sagas, pollers, enqueued, readers]
+    gauges: list[
+        SagaGauges | PollerGauges | FailingTaskGauges | EnqueuedMetrics | LockGauges | PreparedGauges | ReaderGauges
+    ]
+    gauges = [sagas, pollers, failing, enqueued, readers]
 
     def prepared() -> dict[str, tuple[SqlConnection, AsyncEngine]]:
         names = sorted(two_phase_connections(project.definitions))
