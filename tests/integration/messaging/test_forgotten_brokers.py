@@ -61,6 +61,7 @@ async def test_a_relay_and_a_consumer_replace_forgotten_connections(
     reached: tuple[BrokerProcess, FaultProxy],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from confluent_kafka import Consumer
 
@@ -97,6 +98,7 @@ async def test_a_relay_and_a_consumer_replace_forgotten_connections(
             published, received = await publish(1)
         assert published < 8, published
         assert received < 12, received
+        assert not [record.getMessage() for record in caplog.records if record.exc_info], "that is not a bug"
         await asyncio.to_thread(env.check, topic)
     finally:
         await asyncio.to_thread(consumer.close)

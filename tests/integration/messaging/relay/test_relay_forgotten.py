@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_an_idle_relay_replaces_forgotten_connections_to_its_database(
-    postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path
+    postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with fault_proxy(postgres_server.port) as proxy:
         env = OutboxEnvironment(postgres_server, kafka, tmp_path)
@@ -38,3 +38,4 @@ async def test_an_idle_relay_replaces_forgotten_connections_to_its_database(
             waited = time.monotonic() - began
         await asyncio.to_thread(env.check, topic)
         assert waited < 30, waited  # about five seconds on an idle machine, and without a check a lease term more
+        assert not [record.getMessage() for record in caplog.records if record.exc_info], "that is not a bug"
