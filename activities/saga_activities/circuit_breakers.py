@@ -29,9 +29,9 @@ from saga_activities.needed_connections import NeededConnections, makes_call, ru
 from saga_activities.standing_pauses import hold_interval
 from sagas.definition.times import format_duration
 from sagas.errors import SagaError, UsageError
+from sagas.protocol.held_outcomes import held_outcome
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
-from sagas.protocol.standing_pause import held_outcome
 from sagas.settings.circuit_breaker import MOST_ATTEMPTS, CircuitBreaker
 from sagas.settings.connections import Connection, HttpService
 from sagas.settings.masking import mask
@@ -184,12 +184,16 @@ class CircuitBreakers:
 
     def _uncharged(self, outcome: Outcome | None, wait: float, failed: Sequence[OpenBreaker]) -> Outcome | None:
         """The outcome of a call without being charged, if a circuit breaker that is open explains it."""
-        explained = outcome is not None and any(
-            has_answered(outcome, is_database=breaker.connection in self._databases) is False for breaker in failed
+        if outcome is None:
+            return None
+        explaining = (
+            breaker
+            for breaker in failed
+            if has_answered(outcome, is_database=breaker.connection in self._databases) is False
         )
-        if outcome is None or not explained:
+        if (breaker := next(explaining, None)) is None:
             return outcome
-        return replace(outcome, charged=False, retry_after=max(outcome.retry_after or 0.0, wait))
+        return replace(outcome, breaker=breaker.pause, retry_after=max(outcome.retry_after or 0.0, wait))
 
     async def interrupted(self, attempt: AdmittedAttempt, *, answered: bool) -> None:
         """An attempt has ended without an outcome; ``answered``: it goes on without this worker."""

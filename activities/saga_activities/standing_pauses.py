@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from saga_activities.needed_connections import NeededConnections, makes_call
 from sagas.errors import SagaError
+from sagas.protocol.held_outcomes import held_outcome
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
-from sagas.protocol.standing_pause import StandingPause, held_outcome
+from sagas.protocol.standing_pause import StandingPause
 
 log = logging.getLogger("saga.pause")
 

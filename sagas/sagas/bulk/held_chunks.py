@@ -11,6 +11,7 @@ from typing import Any
 
 from sagas.bulk.member import Member, PendingCall
 from sagas.machine.standing_pauses import pause_view
+from sagas.protocol.held_outcomes import pause_behind
 from sagas.protocol.messages import Call
 from sagas.protocol.outcomes import Outcome, is_held_back
 from sagas.protocol.saga_view import PauseView
@@ -43,13 +44,16 @@ class HeldChunks:
 
     def chunk_ended(self, call: Call, outcomes: Sequence[Outcome | None], at: float) -> bool:
         """Learn from a chunk, of which ``call`` is one; returns whether it was held back."""
-        held = next((outcome for outcome in outcomes if outcome is not None and is_held_back(outcome)), None)
-        pause = None if held is None or held.failure is None else StandingPause.from_json(held.failure.details)
-        if held is None or pause is None:
-            self._holds.pop(chunk_key(call), None)
-            return False
-        self._holds[chunk_key(call)] = _Hold(pause, at + (held.retry_after or 1.0))
-        return True
+        key = chunk_key(call)
+        self._holds.pop(key, None)
+        for outcome in outcomes:
+            if outcome is None or (pause := pause_behind(outcome)) is None:
+                continue
+            is_held = is_held_back(outcome)
+            # A call that has failed waits by itself: the next one asks in its place.
+            self._holds[key] = _Hold(pause, at + (outcome.retry_after or 1.0) if is_held else at)
+            return is_held
+        return False
 
     def admit(self, key: ChunkKey, waiting: Waiting, at: float) -> tuple[Waiting, Waiting]:
         """The calls that are performed now, and those that wait."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sagas.machine.state import Flight, SagaRun
+from sagas.protocol.held_outcomes import pause_behind
 from sagas.protocol.outcomes import PAUSED, Failure, Outcome, is_held_back
 from sagas.protocol.saga_view import PauseView
 from sagas.protocol.standing_pause import ANSWERED, StandingPause
@@ -16,12 +17,10 @@ _MAX_ANSWER = 300
 
 
 def noted(run: SagaRun, flight: Flight, outcome: Outcome) -> Outcome:
-    """The outcome, after the pause is remembered that holds the call back, or that none does any more."""
+    """The outcome, after the pause is remembered that the call waits for, or that it waits for none any more."""
     run.held_calls.pop(flight.id, None)
-    if is_held_back(outcome) and outcome.failure is not None:
-        pause = StandingPause.from_json(outcome.failure.details)
-        if pause is not None:
-            run.held_calls[flight.id] = (flight.entry, pause)
+    if (pause := pause_behind(outcome)) is not None:
+        run.held_calls[flight.id] = (flight.entry, pause)
     return outcome
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from sagas.definition.model import Operation, Retry
 from sagas.errors import Rejected
+from sagas.protocol.standing_pause import StandingPause
 from sagas.text.author_errors import attribute_of
 from sagas.text.author_values import reportable, text_of
 from sagas.text.masked_texts import TextMask
@@ -94,7 +95,7 @@ class Outcome:
     ``not_started`` is True when no worker had the action registered: such attempts are not counted.
     ``infrastructure`` is True for an error of a database or network, which does not concern the action itself.
     ``counted`` is False when the executor of the action was lost before it had an effect: the attempt is not counted.
-    ``charged`` is False when the attempt was made, and a circuit breaker that is open is why it failed: it is repeated,
+    ``breaker`` is the open circuit breaker that explains why the attempt, which was made, has failed: it is repeated,
     and uses up none of the attempts that the step may make.
     ``park_reason`` is set when only an operator can decide (key reused with other arguments …).
     ``retry_after`` is the delay in seconds that the participant requested before the next attempt, if any.
@@ -115,13 +116,18 @@ class Outcome:
     not_started: bool = False
     infrastructure: bool = False
     counted: bool = True
-    charged: bool = True
+    breaker: StandingPause | None = None
     park_reason: str | None = None
     retry_after: float | None = None
     conflict: bool = False
     definite: bool = False
     repeats: int = 0
     answered: bool | None = None
+
+    @property
+    def charged(self) -> bool:
+        """False for an attempt that uses up none of those that the step may make."""
+        return self.breaker is None
 
     @staticmethod
     def done(result: Any = None, *, attempt: int | None = 1, marker: Marker | None = None) -> Outcome:

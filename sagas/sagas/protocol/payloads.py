@@ -25,6 +25,7 @@ from sagas.protocol.redelivery_names import (
     REDELIVERY_WORKFLOW,
 )
 from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, MAX_TYPE_CHARACTERS
+from sagas.protocol.standing_pause import StandingPause
 from sagas.text.digests import sha256_hex
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.exact_numbers import comparable_json
@@ -351,8 +352,8 @@ def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
         data["infrastructure"] = True
     if not outcome.counted:
         data["counted"] = False
-    if not outcome.charged:
-        data["charged"] = False
+    if outcome.breaker is not None:
+        data["breaker"] = outcome.breaker.to_json()
     if not outcome.retryable:
         data["retryable"] = False
     if outcome.park_reason is not None:
@@ -407,7 +408,7 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
         retryable=_typed(ours, "retryable", True),
         infrastructure=_typed(ours, "infrastructure", False),
         counted=_typed(ours, "counted", True),
-        charged=_typed(ours, "charged", True),
+        breaker=StandingPause.from_json(ours["breaker"]) if isinstance(ours.get("breaker"), dict) else None,
         park_reason=shorten_middle(parks, MAX_MESSAGE_CHARACTERS) or None,
         repeats=repeats,
         retry_after=retry_after,

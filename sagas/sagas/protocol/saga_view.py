@@ -18,7 +18,7 @@ from sagas.definition.model import Guarantee, Milestone, StepState
 from sagas.protocol.access_view import AccessView, Timestamp
 from sagas.protocol.doubtful_outcomes import IN_LEDGER, is_doubt
 from sagas.protocol.json_view import OMITTED, JsonView
-from sagas.protocol.outcomes import OutcomeKind
+from sagas.protocol.outcomes import PAUSED, OutcomeKind
 from sagas.protocol.parked_rows_view import ParkedOutputView, ParkedRowView
 from sagas.protocol.redelivery_view import RedeliveryView
 from sagas.protocol.standing_pause import ANSWERED, HoldKind, pause_order, resume_command
@@ -475,8 +475,11 @@ class SagaView(JsonView):
         """The last answer that this saga has had to a call that is held back, as a clause; None if there was none."""
         for step in self.steps:
             for row in (step, step.compensation, step.confirmation) if step.id in held else ():
-                error = None if row is None else row.error
-                answered = (error.details or {}).get(ANSWERED) if error is not None else None
+                if (error := None if row is None else row.error) is None:
+                    continue
+                # That of a call that was not made has the answer to the last one that was.
+                details, own = error.details or {}, error.type != PAUSED
+                answered = {**details, "message": error.message} if own else details.get(ANSWERED)
                 if isinstance(answered, Mapping) and isinstance(message := answered.get("message"), str):
                     status = answered.get("status")
                     number = f"{status}: " if isinstance(status, int) and str(status) not in message else ""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sagas.protocol.outcomes import PAUSED, Failure, Outcome
 from sagas.text.shell import saga_command
 
 PauseKind = Literal["saga", "connection"]
@@ -80,11 +79,3 @@ def pause_order(kind: HoldKind | None, name: str | None) -> str:
 def resume_command(kind: HoldKind, name: str) -> str:
     """The command that ends the pause, or closes the circuit breaker."""
     return saga_command("resume", **{"saga" if kind == "saga" else "connection": name})
-
-
-def held_outcome(pause: StandingPause, attempt: int, retry_after: float) -> Outcome:
-    """The outcome of an attempt that was not made because of the pause; it does not count as one."""
-    failure = Failure(PAUSED, pause.text, pause.to_json())
-    return Outcome(
-        "failed", failure=failure, attempt=attempt, infrastructure=True, counted=False, retry_after=retry_after
-    )

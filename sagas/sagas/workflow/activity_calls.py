@@ -155,7 +155,7 @@ class ActivityCalls:
                 outcome = outcome_of_request(call.action, payload, error, self._marker(call.id), call=started)
             else:  # only a worker of this project may try without end
                 outcome = outcome_of_foreign_failure(error, self._marker(call.id))
-                outcome = replace(outcome, counted=outcome.counted or call.op != "do", charged=True)
+                outcome = replace(outcome, counted=outcome.counted or call.op != "do", breaker=None)
             is_last = not call.local and outcome.kind == "unknown" and is_final_failure(error)
             if outcome.kind in ("unknown", "rejected") and outcome.attempt is None and not is_last:
                 outcome = replace(outcome, attempt=attempts_made(error, _retry_policy(call).maximum_attempts))

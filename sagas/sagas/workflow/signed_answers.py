@@ -174,7 +174,7 @@ def outcome_of_request(name: str, request: Payload, error: FailureError, marker:
         return outcome
     if is_believed_failure(name, request, cause, marker, call=call):
         return outcome
-    return replace(outcome, counted=True, charged=True)
+    return replace(outcome, counted=True, breaker=None)
 
 
 def _of_last_attempt(outcome: Outcome, error: FailureError, max_attempts: int, *, is_guarded: bool) -> Outcome:

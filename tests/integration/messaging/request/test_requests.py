@@ -16,6 +16,7 @@ from saga_workers.stuck.open_sagas import find_lost
 from saga_workers.stuck.resumption import start_again
 from sagas.errors import UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.standing_pause import CIRCUIT_BREAKER, StandingPause
 from tests.helpers import run_changes
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
@@ -227,12 +228,19 @@ async def test_a_forged_reply_is_a_dead_letter_and_the_saga_still_waits(
     assert (story["state"], row_of(story, "reserve")["result"]) == ("COMPLETED", {"id": key, "op": "do"})
 
 
-@pytest.mark.parametrize(("type", "flag"), [("Paused", "counted"), ("Infrastructure", "charged")])
-async def test_a_forged_failure_does_not_repeat_a_command_without_limit(env: Environment, type: str, flag: str) -> None:
+OPEN_BREAKER = StandingPause("circuit_breaker", "bank", "2026-03-01T10:00:00Z", CIRCUIT_BREAKER).to_json()
+
+
+@pytest.mark.parametrize(
+    ("type", "flag"), [("Paused", {"counted": False}), ("Infrastructure", {"breaker": OPEN_BREAKER})]
+)
+async def test_a_forged_failure_does_not_repeat_a_command_without_limit(
+    env: Environment, type: str, flag: dict[str, Any]
+) -> None:
     """The failure is that of an attempt which a pause holds, or for which an open circuit breaker is not charged."""
     saga_id = await env.begin("once", do="silent")
     await env.waits(saga_id)
-    detail = {"outcome": "failed", "attempt": 1, "retry_after": 0, flag: False, "details": {}}
+    detail = {"outcome": "failed", "attempt": 1, "retry_after": 0, **flag, "details": {}}
     await forge(env.client, saga_id, type, detail, step="reserve")
     story = await env.ended(saga_id, "20s")
     assert (story["state"], row_of(story, "reserve")["attempts"]) == ("COMPENSATED", 1)

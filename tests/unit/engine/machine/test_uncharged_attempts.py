@@ -10,9 +10,11 @@ from sagas.definition.model import Retry
 from sagas.protocol.messages import CallEnded
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import decode_failure, encode_failure
+from sagas.protocol.standing_pause import CIRCUIT_BREAKER, StandingPause
 from tests.unit.engine.machine.driver import MachineDriver, op, probe, saga, step
 
-FAILED = Outcome("failed", failure=Failure("HttpError", "503"), attempt=1, retry_after=1.0, charged=False)
+OPEN = StandingPause("circuit_breaker", "shop", "2026-03-01T10:00:00Z", CIRCUIT_BREAKER)
+FAILED = Outcome("failed", failure=Failure("HttpError", "503"), attempt=1, retry_after=1.0, breaker=OPEN)
 UNKNOWN = replace(FAILED, kind="unknown", failure=Failure("Timeout", "no answer"))
 TWICE = Retry(max_attempts=2)
 
@@ -31,6 +33,9 @@ def test_a_step_has_as_many_attempts_left_as_before(kind: str, outcome: Outcome)
     for times in range(1, 21):
         fail(driver, "b", outcome)
         assert (driver.state, driver.row("b")["attempts"]) == ("COMMITTED" if kind == "retriable" else "RUNNING", times)
+        paused = driver.view.paused
+        assert paused is not None
+        assert (paused.kind, paused.held) == ("circuit_breaker", ("b",)), "also between attempts of its own"
         driver.fire("b~retry")
         assert driver.call("b").retry.max_attempts == 2
     driver.end("b", ("done", 1))
