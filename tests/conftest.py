@@ -14,6 +14,7 @@ from sagas.settings import masking
 from sagas.text.json_values import encodable
 from tests.helpers.database_servers import DatabaseServer, mariadb, postgres
 from tests.helpers.hanging_tests import task_stacks
+from tests.helpers.last_start import add_option, count_not_run, skip_if_late
 from tests.helpers.new_databases import drop_databases
 from tests.helpers.processes import Process, TemporalServer
 from tests.helpers.sampling import is_long, mark_left_out, mark_scaled
@@ -50,6 +51,10 @@ LONG_RUNNING = (
 
 SLOW_TIMEOUT = 1800
 """Seconds after which a slow test hangs; the others have those of pyproject.toml."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_option(parser)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,6 +94,11 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(10_000)  # as in tests/helpers/freeze_gc.py
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    skip_if_late(item)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -203,7 +213,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print tables of faults and patterns; here, because with xdist the printing process loads no test module."""
+    """Print what was not run, and tables of faults and patterns.
+
+    Here, because with xdist the printing process loads no test module.
+    """
     from tests.patterns.table import row_of
     from tests.patterns.table import table as pattern_table
 
@@ -212,6 +225,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("patterns")
         for line in pattern_table(rows):
             terminalreporter.write_line(line)
+    if left := count_not_run(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_sep("!", f"{left:,} tests were NOT run, because the time of this run was over", red=True)
     if not any("tests/faults/" in getattr(report, "nodeid", "") for report in reports):
         return
     from tests.faults.table import cell_id, table  # a second to import
