@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -84,16 +85,17 @@ def _summary(difference: DefinitionDiff) -> str:
     return f"{changes}, {alerts} of which need attention" if alerts else changes
 
 
+def keep_lines(still_needed: Mapping[str, Sequence[str]]) -> list[str]:
+    """What must be kept for sagas that run already, or can still be undone: one line for each kind of names."""
+    until = "until those have ended, and can no longer be undone, keep"
+    return [f"{until} {_STILL_NEEDED[kind]} {', '.join(names)}" for kind, names in still_needed.items() if names]
+
+
 def _running_sagas(difference: DefinitionDiff) -> list[str]:
     if difference.is_same:
         return ["running sagas go on as before"]
     lines = ["running sagas go on with the definition with which they started"]
-    for kind, names in difference.still_needed.items():
-        if names:
-            lines.append(
-                f"until those have ended, and can no longer be undone, keep {_STILL_NEEDED[kind]} "
-                f"{', '.join(names)}, which only the old version names"
-            )
+    lines += [f"{line}, which only the old version names" for line in keep_lines(difference.still_needed)]
     if difference.why_not_replaced is None:
         command = "saga resolve ID STEP retry --definition FILE --reason …"
         lines.append(f"a parked one can continue with the new version: {command}")

@@ -7,7 +7,7 @@ from html import escape
 from typing import Literal
 
 from saga_cli.output import make_console
-from saga_cli.render.definition_diff import diff_section, print_diff
+from saga_cli.render.definition_diff import diff_section, keep_lines, print_diff
 from sagas.definition.diagnostic_codes import DiagnosticCode
 from sagas.definition.diagnostic_formats import format_diagnostics, sarif_document
 from sagas.definition.diagnostics import Diagnostic
@@ -42,6 +42,8 @@ def print_project_diff(difference: ProjectDiff) -> None:
             print_diff(saga.difference)
         elif saga.fate != "same":
             out.print(Text.assemble((saga.saga, "bold"), f"  {_FATES[saga.fate]}"), soft_wrap=True)
+            for line in keep_lines(saga.still_needed):
+                out.print(Text(f"  {line}"), soft_wrap=True)
         if saga.fate != "same":
             out.print()
     for version, error in _errors(difference):
@@ -54,7 +56,8 @@ def project_diff_page(title: str, difference: ProjectDiff) -> str:
     sections = [
         diff_section(saga.difference)
         if saga.difference is not None and saga.fate == "changed"
-        else f"<h2>{escape(saga.saga)}</h2>\n<p>{escape(_FATES[saga.fate])}</p>\n"
+        else f"<h2>{escape(saga.saga)}</h2>\n"
+        + "".join(f"<p>{escape(line)}</p>\n" for line in (_FATES[saga.fate], *keep_lines(saga.still_needed)))
         for saga in difference.sagas
         if saga.fate != "same"
     ]
@@ -87,8 +90,7 @@ def _annotations(difference: ProjectDiff) -> Iterator[Diagnostic]:
             if change.meaning is not None:
                 code = "saga-attention" if change.attention else "saga-change"
                 yield _annotation(saga, code, change, f"{saga.saga}, {change.field}: {change.meaning}")
-        needed = saga.difference.still_needed if saga.difference is not None else {}
-        names = [f"{kind} {', '.join(names)}" for kind, names in needed.items() if names]
+        names = [f"{kind} {', '.join(names)}" for kind, names in saga.still_needed.items() if names]
         if names:
             yield _annotation(saga, "saga-running", None, f"{saga.saga}: running sagas still need {'; '.join(names)}")
     for error in difference.new_errors:

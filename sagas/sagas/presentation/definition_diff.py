@@ -94,7 +94,7 @@ def compare_definitions(old: Definition, new: Definition) -> DefinitionDiff:
     if old.digest != new.digest and all(change.meaning is None for change in changes):
         meaning = "they differ in something that has no row of its own"
         changes.append(Change(None, "digest", old.digest, new.digest, meaning, attention=True))
-    needed_before, needed_now = _names(old), _names(new)
+    needed_before, needed_now = needed_names(old), needed_names(new)
     return DefinitionDiff(
         old,
         new,
@@ -108,7 +108,8 @@ _OF_THE_ENGINE = ("sql.", "outbox.", "kafka.", "spark.", "saga.")
 """Beginnings of the names of operations that the engine adds to a step."""
 
 
-def _names(definition: Definition) -> dict[str, set[str]]:
+def needed_names(definition: Definition) -> dict[str, set[str]]:
+    """The names that must be there for sagas of a definition, by kind: see :class:`DefinitionDiff`."""
     steps = definition.steps
     operations = [
         *(operation for step in steps for operation in step.operations),

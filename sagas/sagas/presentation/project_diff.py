@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sagas.definition.diagnostics import Diagnostic
 from sagas.definition.model import Definition
-from sagas.presentation.definition_diff import Change, DefinitionDiff, compare_definitions
+from sagas.presentation.definition_diff import Change, DefinitionDiff, compare_definitions, needed_names
 from sagas.text.records import pack_record, restore_record
 
 Fate = Literal["added", "removed", "changed", "unreadable", "same"]
@@ -81,11 +81,22 @@ class SagaDiff:
         """The changes of its fields and steps."""
         return self.difference.changes if self.difference is not None else ()
 
+    @property
+    def still_needed(self) -> Mapping[str, Sequence[str]]:
+        """What running sagas need, by kind: of a removed saga all, else what only the old version names."""
+        if self.difference is not None:
+            return self.difference.still_needed
+        if self.fate != "removed" or self.old is None:
+            return {}
+        return {kind: sorted(names) for kind, names in needed_names(self.old.definition).items()}
+
     def to_json(self) -> dict[str, Any]:
         """An entry of `sagas` in the JSON document of `saga diff`."""
         place = self.new or self.old
         document: dict[str, Any] = {"saga": self.saga, "file": place.file if place else None, "change": self.fate}
-        return document | (self.difference.to_json() if self.difference is not None else {})
+        if self.difference is not None:
+            return document | self.difference.to_json()
+        return document | ({"running_sagas": {"still_needed": self.still_needed}} if self.fate == "removed" else {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,8 @@ def test_each_version_has_its_own_actions(capsys: pytest.CaptureFixture[str]) ->
     assert changes == {"checkout": "changed", "new": "added", "old": "removed"}
     [checkout] = [saga for saga in document["sagas"] if saga["saga"] == "checkout"]
     assert checkout["running_sagas"]["still_needed"]["actions"] == ["shop.reserve"]
+    [old] = [saga for saga in document["sagas"] if saga["saga"] == "old"]
+    assert old["running_sagas"]["still_needed"]["actions"] == ["shop.release", "shop.reserve"]
     assert (document["old_errors"], document["new_errors"], document["same"]) == ([], [], False)
 
 
@@ -210,6 +212,9 @@ def test_annotations_name_the_lines_of_the_repository(capsys: pytest.CaptureFixt
     lines = capsys.readouterr().out.splitlines()
     step = next(line for line in lines if "checkout, uses" in line)
     assert step.startswith("::notice file=shop/definitions/checkout.saga.yaml,line=4,")
+    [removed] = [line for line in lines if "old: running sagas still need" in line]
+    assert removed.startswith("::warning file=shop/definitions/old.saga.yaml,line=1,")
+    assert "actions shop.release, shop.reserve" in removed
 
     assert main.run(["diff", "HEAD..", "--format", "sarif"]) == 8
     document = json.loads(capsys.readouterr().out)
@@ -235,6 +240,9 @@ def test_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "checkout  " in text
     assert "new  a new saga" in text
     assert "old  removed" in text
+    kept = "until those have ended, and can no longer be undone, keep the actions shop.release, shop.reserve"
+    assert kept in text
+    assert kept in page.read_text(encoding="utf-8")
     assert "<h1>HEAD..</h1>" in page.read_text(encoding="utf-8")
 
 
