@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 
 from saga_workers.runtime.metrics import without_created
 
@@ -15,6 +15,8 @@ class RelayMetrics:
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
         label = ["connection"]
+        running = Gauge("saga_relay_running", "1: a relay runs, also without an outbox.", registry=registry)
+        running.set(1)
         self._published = Counter("saga_relay_published_total", "Events published.", label, registry=registry)
         self._batches = Counter("saga_relay_batches_total", "Transactions committed.", label, registry=registry)
         self._rebuilds = Counter(
