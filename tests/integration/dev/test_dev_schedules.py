@@ -31,9 +31,9 @@ def test_schedules_are_created_and_updated(project: Project) -> None:
             for schedule in json.loads(project.saga("schedule", "list", "-o", "json"))
         ]
 
-    assert "schedule of close-day set up: it does not exist" in up()
+    assert "schedule of close-day created" in up()
     assert schedules() == [("close-day", "30 2 * * *", None)]
     assert "schedule of close-day" not in up()
     file.write_text(CLOSE_DAY.replace("30 2", "45 3"), encoding="utf-8")
-    assert "schedule of close-day set up: the definition has changed" in up()
+    assert "schedule of close-day updated: the definition has changed" in up()
     assert schedules() == [("close-day", "45 3 * * *", None)]

@@ -38,6 +38,9 @@ async def test_buffer_one_keeps_one_time_until_the_saga_ends(scheduled: Schedule
     first, second, third = await begin(scheduled, "buffer_one")
     await until(lambda: skipped(scheduled, 1), limit=LIMIT)
     assert await scheduled.state(second) is None
+    assert (
+        "1 start waits for the end of an earlier saga" in (await scheduled.saga("schedule", "show", scheduled.name)).out
+    )
     await scheduled.approve(first)
     await scheduled.wait_for(second, "RUNNING")
     await scheduled.approve(second)
@@ -47,6 +50,7 @@ async def test_buffer_one_keeps_one_time_until_the_saga_ends(scheduled: Schedule
 
 async def test_buffer_all_keeps_every_time_in_its_order(scheduled: ScheduledProject) -> None:
     first, second, third = await begin(scheduled, "buffer_all")
+    assert (await scheduled.shown())["waiting"] == 2
     for id, following in ((first, second), (second, third)):
         assert await scheduled.state(following) is None
         await scheduled.approve(id)

@@ -26,7 +26,7 @@ def set_up_stack_schedules(settings: Settings, report: Report) -> None:
         await set_up_schedules(
             await connect(current),
             project,
-            done=lambda saga, why: report(f"schedule of {saga} set up: {why}"),
+            done=lambda saga, change: report(f"schedule of {saga} {change}"),
             failed=lambda saga, why: report(f"schedule of {saga} not set up: {why}"),
         )
 

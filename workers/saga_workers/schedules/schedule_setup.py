@@ -46,19 +46,21 @@ async def set_up_schedules(
     temporal: Temporal, project: Project, *, done: Callable[[str, str], object], failed: Callable[[str, str], object]
 ) -> None:
     """Create and update the schedules of the definitions. ``done`` gets the name of each saga whose schedule was not as
-    its definition wants it, with what was wrong; ``failed`` that of one which Temporal has refused, with its words.
+    its definition wants it, with "created", or "updated" and why; ``failed`` that of one which Temporal has refused,
+    with its words.
     """
     for definition in scheduled(project):
         try:
-            if (why := await _set_up_if_needed(temporal, project, definition)) is not None:
-                done(definition.saga, why)
+            if (change := await _set_up_if_needed(temporal, project, definition)) is not None:
+                done(definition.saga, change)
         except RPCError as error:
             failed(definition.saga, error.message)
 
 
 async def _set_up_if_needed(temporal: Temporal, project: Project, definition: Definition) -> str | None:
-    """Why the schedule was created or updated; None if nothing was wrong. Raises RPCError."""
+    """The change of the schedule, in words; None if nothing was wrong. Raises RPCError."""
     status = await read_status(temporal, project, definition)
-    if status.need is not None:
-        await set_up_schedule(temporal, status)
-    return status.why
+    if status.need is None:
+        return None
+    await set_up_schedule(temporal, status)
+    return "created" if status.need == "create" else f"updated: {status.why}"

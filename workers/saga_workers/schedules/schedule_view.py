@@ -20,6 +20,7 @@ ScheduleState = Literal["active", "paused", "missing", "removed"]
 @dataclass(frozen=True, slots=True)
 class ScheduleView:
     """One schedule. ``counts``: starts, those that were skipped because an earlier saga ran, and those missed.
+    ``waiting``: starts that wait for the end of an earlier saga.
 
     ``need`` and ``why``: what differs from the definition, see :class:`ScheduleStatus`. ``next``: the next starts, with
     their jitter.
@@ -35,6 +36,7 @@ class ScheduleView:
     next: Sequence[str]
     counts: tuple[int, int, int] | None
     last: Sequence[SlotStart] = ()
+    waiting: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The JSON document of `saga schedule show`; in a list without the last starts."""
@@ -51,6 +53,7 @@ class ScheduleView:
             "started": started,
             "skipped": skipped,
             "missed": missed,
+            "waiting": self.waiting,
             "last": [start.to_json() for start in self.last],
         }
 
@@ -106,4 +109,5 @@ def _view(status: ScheduleStatus, last: Sequence[SlotStart] = ()) -> ScheduleVie
             current.info.num_actions_missed_catchup_window,
         ),
         last=last,
+        waiting=0 if current is None else current.raw_description.info.buffer_size,
     )

@@ -97,7 +97,7 @@ async def run_worker(
             await set_up_schedules(
                 client,
                 project,
-                done=lambda saga, why: log.info("schedule set up: %s", why, extra=fields(saga=saga)),
+                done=lambda saga, change: log.info("schedule %s", change, extra=fields(saga=saga)),
                 failed=lambda saga, why: log.warning("schedule not set up: %s", why, extra=fields(saga=saga)),
             )
         await stack.enter_async_context(_run_retention(project, plugin, client, retention))

@@ -88,6 +88,9 @@ def _print_view(view: ScheduleView) -> None:
     if view.counts is not None:
         started, skipped, missed = view.counts
         echo(f"  {started} starts, {skipped} skipped because an earlier saga ran, {missed} missed")
+        if view.waiting:
+            waits = "1 start waits" if view.waiting == 1 else f"{view.waiting} starts wait"
+            echo(f"  {waits} for the end of an earlier saga")
     for time in view.next[:5]:
         echo(f"  next  {time}")
     print_table([(start.scheduled_at, start.id or "", start.outcome) for start in view.last], indent=2)
