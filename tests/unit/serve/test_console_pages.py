@@ -17,7 +17,7 @@ from saga_workers.relay.saga_events import OutboxEvent
 from saga_workers.serve.api_tokens import Caller, TokenBucket
 from saga_workers.serve.console import board as board_page
 from saga_workers.serve.console import inbox as inbox_page
-from saga_workers.serve.console.board import BoardPage, Holds, Messaging, PausedSchedule, Schedules
+from saga_workers.serve.console.board import BoardPage, GivenUp, Holds, Messaging, PausedSchedule, Schedules
 from saga_workers.serve.console.inbox import InboxPage
 from saga_workers.serve.console.recent import Recent
 from saga_workers.serve.console.sessions import Session, Sessions
@@ -52,6 +52,7 @@ def page(template: str, **values: Any) -> str:
 def board(**values: Any) -> str:
     usual = {"counts": SagaCounts({"RUNNING": 10_000}, 5, 1), "states": [("RUNNING", 10_000)], "oldest": None}
     others = {"holds": Holds(), "schedules": Schedules(), "workers": 2, "no_worker": None, "messaging": Messaging()}
+    others["given_up"] = GivenUp()
     return page("board.html", **{**usual, **others, **values})
 
 
@@ -86,8 +87,18 @@ def test_the_board_shows_what_waits_in_queues() -> None:
     assert "Outgoing events of bank: the database does not answer" in text
     assert "✔ Incoming: orders is at most 3 events of baskets behind" in text
     assert "Incoming: nobody reads returns" in text
-    for unknown in ({"counts": None}, {"holds": None}, {"messaging": None}):
+    for unknown in ({"counts": None}, {"holds": None}, {"messaging": None}, {"given_up": None}):
         assert "Open the page again in a moment" in board(**unknown)
+
+
+def test_the_board_shows_what_was_given_up() -> None:
+    assert "sends and reads no messages" in board()
+    text = board(given_up=GivenUp([("order-7", f"its event is not served: {SCRIPT}")]))
+    assert '✖</span> Given up: <a href="/console/sagas/order-7">order-7</a> its event is not served: ' in text
+    assert "sends and reads no messages" not in text
+    text = board(given_up=GivenUp(problem="what was given up cannot be read: no answer"))
+    assert "What was given up cannot be read: no answer." in text
+    assert "sends and reads no messages" not in text
 
 
 def test_batches_show_how_far_they_are() -> None:
@@ -150,7 +161,7 @@ async def test_only_a_counted_absence_of_workers_is_reported(
     async def never(*_: Any, **__: Any) -> None:
         await asyncio.Event().wait()
 
-    others = dict.fromkeys(("count_sagas", "count_held", "read_parked", "paused_notes"), never)
+    others = dict.fromkeys(("count_sagas", "count_held", "read_parked", "paused_notes", "read_given_up"), never)
     for name, value in {"count_pollers": count, "_WAIT": 0.01, **others}.items():
         monkeypatch.setattr(board_page, name, value)
     monkeypatch.setattr(board_page, "uses_kafka", lambda _: False)

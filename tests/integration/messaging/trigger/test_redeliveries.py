@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 from temporalio.client import Client as Temporal
@@ -44,6 +45,7 @@ from tests.integration.messaging.trigger.trigger_environment import (
     triggering,
     write_project,
 )
+from tests.integration.serve.served_console import TOKENS, serving
 
 ORDER = """
     saga: {saga}
@@ -170,7 +172,9 @@ async def is_stuck(client: Client, saga_id: str) -> Sequence[str]:
     return await until(lambda: stuck(client, saga_id))
 
 
-async def test_after_the_last_wait_nothing_is_started(make_topic: MakeTopic) -> None:
+async def test_after_the_last_wait_nothing_is_started(make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, token in TOKENS.items():
+        monkeypatch.setenv(name, token)
     work = Work(paid=9)
     topic = make_topic(work, "{intervals: [500ms, 500ms]}")
     async with running_worker(topic.project) as client, triggering(topic.project):
@@ -185,6 +189,7 @@ async def test_after_the_last_wait_nothing_is_started(make_topic: MakeTopic) -> 
             f"its event is not served: {ended}; saga start {topic.saga} --id {saga_id} --again --input @FILE"
             f"    starts it with its input or saga cancel {saga_id}    closes it"
         )
+        await until(lambda: _is_on_the_board(client, saga_id, ended))
         closed = await interventions.cancel(client.locator, saga_id, reason="sold out", who="ada")
         assert (closed.answer, closed.note) == ("accepted", "nobody waits any more for its event to be served")
         story = await client.show(saga_id)
@@ -194,6 +199,13 @@ async def test_after_the_last_wait_nothing_is_started(make_topic: MakeTopic) -> 
         with pytest.raises(RefusedError, match="COMPENSATED"):
             await interventions.cancel(client.locator, saga_id, reason="again", who="ada")
     assert len(work.calls["pay"]) == 3
+
+
+async def _is_on_the_board(client: Client, saga_id: str, why: str) -> bool:
+    async with serving(client) as url, httpx.AsyncClient(base_url=url, timeout=60, headers={"Origin": url}) as browser:
+        await browser.post("/console/sign-in", data={"token": TOKENS["STAFF"]})
+        page = (await browser.get("/console")).text
+    return f">{saga_id}</a> its event is not served: {why}" in page
 
 
 async def _is_not_stuck(client: Client, saga_id: str) -> bool:

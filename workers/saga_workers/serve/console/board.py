@@ -20,6 +20,7 @@ from saga_workers.serve.console.templates import render
 from saga_workers.serve.console.visitors import Visitor
 from saga_workers.temporal.temporal_runs import count_pollers, no_poller_message
 from saga_workers.topics.kafka_use import uses_kafka
+from saga_workers.views.given_up import given_up_reasons, read_given_up
 from saga_workers.views.held_counts import LIST_ONE_BY_ONE, HeldCounts, count_held
 from saga_workers.views.parked import ParkedList, read_parked
 from saga_workers.views.saga_counts import SagaCounts, count_sagas
@@ -42,6 +43,9 @@ _ORDER = (
 )
 _MOST_ASKED = 16
 """Parked sagas that are asked since when they wait."""
+
+_MOST_GIVEN_UP = 10
+"""Sagas that are shown with a notification or an event that was given up."""
 
 _WAIT = 8.0
 _MESSAGING_WAIT = 2.0
@@ -88,6 +92,16 @@ class Messaging:
     problem: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The sagas with a notification or an event that was given up, with the reason of each. ``problem``: why they are
+    not known.
+    """
+
+    sagas: Sequence[tuple[str, str]] = ()
+    problem: str | None = None
+
+
 class BoardPage:
     """The first page of the console."""
 
@@ -100,15 +114,16 @@ class BoardPage:
         self._schedules = Recent(self._read_schedules, 10.0)
         self._workers = Recent(lambda: count_pollers(temporal, project.task_queue), 3.0)
         self._messaging = Recent(self._read_messaging, 15.0)
+        self._given_up = Recent(self._read_given_up, 15.0)
 
     async def show(self, _: Request, visitor: Visitor) -> Response:
-        counts, parked, holds, schedules, workers, messaging = await asyncio.gather(
+        counts, parked, holds, schedules, workers, (messaging, given_up) = await asyncio.gather(
             self._counts.get(_WAIT),
             self._parked.get(_WAIT),
             self._holds.get(_WAIT),
             self._schedules.get(_WAIT),
             self._workers.get(_WAIT),
-            self._messaging.get(_MESSAGING_WAIT),
+            asyncio.gather(self._messaging.get(_MESSAGING_WAIT), self._given_up.get(_MESSAGING_WAIT)),
         )
         page = render(
             "board.html",
@@ -124,6 +139,7 @@ class BoardPage:
             no_worker=no_poller_message(self._project.task_queue) if workers == 0 else None,
             workers=workers,
             messaging=messaging,
+            given_up=given_up,
         )
         return html_response(200, page)
 
@@ -147,6 +163,14 @@ class BoardPage:
         except RPCError as error:
             return Schedules(problem=f"the schedules cannot be read: {error.message}")
         return Schedules([PausedSchedule(saga, printable_line(note)) for saga, note in sorted(notes.items())])
+
+    async def _read_given_up(self) -> GivenUp:
+        criteria = SagaFilter(task_queue=self._project.task_queue)
+        try:
+            views = await read_given_up(self._project.locator, criteria, _MOST_GIVEN_UP)
+        except RPCError as error:
+            return GivenUp(problem=f"what was given up cannot be read: {error.message}")
+        return GivenUp([(view.id, reason) for view in views for reason in given_up_reasons(view)])
 
     async def _read_messaging(self) -> Messaging:
         if not await asyncio.to_thread(uses_kafka, self._project.project):
