@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import tomllib
@@ -151,3 +152,23 @@ def test_the_saga_of_the_readme_is_valid() -> None:
 
 def test_the_readme_image_is_small() -> None:
     assert (ROOT / "docs/images/web-ui.png").stat().st_size < 300_000
+
+
+def test_messages_name_pages_by_their_titles() -> None:
+    """Who has installed the packages has no folder docs/: messages name a page as the documentation shows it."""
+    titles = {page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for page in HAND_WRITTEN}
+    sources = [
+        path
+        for room in ("sagas", "activities", "workers", "spark_steps", "cli")
+        for path in (ROOT / room).rglob("*.py")
+    ]
+    texts = [
+        node.value
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "of the documentation" in node.value
+    ]
+    named = {title for text in texts for title in re.findall(r"'([^'\n]+)'(?= )", text)}
+    assert named, "the messages no longer say `of the documentation`"
+    assert named <= titles
+    assert not [path for path in sources if re.search(r"help=.*docs/", path.read_text(encoding="utf-8"))]

@@ -113,7 +113,7 @@ async def _insert(session: Any, values: Mapping[str, Any]) -> None:
             f"enqueue cannot write with {type(session).__module__}.{type(session).__qualname__}",
             help="pass an AsyncSession or AsyncConnection of SQLAlchemy, or an AsyncConnection or AsyncCursor of"
             " psycopg; with any other driver, insert the row yourself:"
-            " docs/how-to/start-from-your-transaction.md has the statement",
+            " 'Start a saga in your own transaction' of the documentation has the statement",
         )
     if "sqlalchemy" in packages:
         from sqlalchemy import text

@@ -324,7 +324,8 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
     ),
     "SAGA409": _error(
         "a sink that cannot do this",
-        "choose a mode that the sink has, or another sink; what each one can do is in docs/how-to/spark-jobs.md",
+        "choose a mode that the sink has, or another sink; 'Put a Spark job into a saga' of the documentation has what"
+        " each one can do",
     ),
     "SAGA410": _error(
         "a Spark step without a ledger",

@@ -22,7 +22,9 @@ _LAST_OFFSETS = 10
 
 _MAX_REASON = 200
 
-_HELP = "see docs/how-to/trigger-sagas-from-kafka.md, Read dead letters and send them again"
+_HELP = (
+    "'Start and signal sagas with Kafka events' of the documentation says how to read dead letters and send them again"
+)
 
 
 async def check_dead_letters(cluster: KafkaAdmin, topics: Iterable[str]) -> list[DoctorResult]:

@@ -107,7 +107,7 @@ def _check_topics(cluster: KafkaAdmin, topics: dict[str, frozenset[Access]], eve
         if lacking:
             raise KafkaOperationError(
                 f"{name}: this user has no ACL for {' and '.join(lacking)}",
-                help="see the list of ACLs in docs/how-to/kafka.md",
+                help="the list of ACLs is in 'How do I connect to Kafka?' of the documentation",
             )
         if name in events and "compact" in (cluster.describe(name).cleanup_policy or ""):
             raise KafkaOperationError(

@@ -112,7 +112,8 @@ def _whole_plan(project: Project) -> TriggerPlan:
         raise UsageError(
             "this project reads no topic: no definition has `triggers` or `kafka.request`, and no action module has a"
             " @consumer or a @bridge",
-            help="see docs/how-to/trigger-sagas-from-kafka.md and consume-events.md",
+            help="read 'Start and signal sagas with Kafka events' or 'Consume events: each effect once' of the"
+            " documentation",
         )
     return plan
 

@@ -30,7 +30,7 @@ def explain(
     and goes on alone. With -o json these are the fields `batchable` and `why_not_batchable` of each step.
 
     With --isolation: from when to when others can see an effect that may still be undone, and what covers that. With
-    -o json it is the field `isolation`, which the page docs/explanation/isolation.md describes.
+    -o json it is the field `isolation`, which the page 'Isolation' of the documentation describes.
     """
     from saga_cli.inputs import read_input
     from sagas.presentation.explain import explain as plan_of
