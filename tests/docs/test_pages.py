@@ -155,7 +155,7 @@ def test_the_readme_image_is_small() -> None:
 
 
 def test_messages_name_pages_by_their_titles() -> None:
-    """Who has installed the packages has no folder docs/: messages name a page as the documentation shows it."""
+    """A user who has installed the packages has no folder docs/."""
     titles = {page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for page in HAND_WRITTEN}
     sources = [
         path

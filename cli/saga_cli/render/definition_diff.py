@@ -86,7 +86,7 @@ def _summary(difference: DefinitionDiff) -> str:
 
 
 def keep_lines(still_needed: Mapping[str, Sequence[str]]) -> list[str]:
-    """What must be kept for sagas that run already, or can still be undone: one line for each kind of names."""
+    """One line for each kind of names that must be kept for sagas that run already, or can still be undone."""
     until = "until those have ended, and can no longer be undone, keep"
     return [f"{until} {_STILL_NEEDED[kind]} {', '.join(names)}" for kind, names in still_needed.items() if names]
 

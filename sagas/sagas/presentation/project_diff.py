@@ -83,7 +83,7 @@ class SagaDiff:
 
     @property
     def still_needed(self) -> Mapping[str, Sequence[str]]:
-        """What running sagas need, by kind: of a removed saga all, else what only the old version names."""
+        """Names that running sagas need, by kind: of a removed saga all, else those that only the old version has."""
         if self.difference is not None:
             return self.difference.still_needed
         if self.fate != "removed" or self.old is None:

@@ -134,7 +134,7 @@ class Shop:
             await until(self._is_delivered)
 
     async def _is_delivered(self) -> bool:
-        return all(status != "NEW" for status, _, _ in await self.rows())
+        return await self.sql("select id from saga_enqueued where status = 'NEW'") == []
 
 
 def write_settings(folder: Path, address: str, url: str, more: str = "") -> None:

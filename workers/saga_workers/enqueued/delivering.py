@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Literal
 
 from saga_activities.concurrency import end_tasks
@@ -14,6 +15,7 @@ from saga_workers.enqueued.deliverer import Deliverer
 from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
 from saga_workers.enqueued.enqueued_table import EnqueuedTable
 from saga_workers.enqueued.row_delivery import RowDelivery
+from saga_workers.runtime.background import start_background
 from saga_workers.start.bulk_wait import check_bulk_wait
 from sagas.project import Project
 from sagas.settings import Settings
@@ -35,6 +37,7 @@ class Delivering:
     def __init__(
         self, project: Project, connections: tuple[str, ...], stop: asyncio.Event, *, once: bool = False
     ) -> None:
+        self._once = once
         chosen = [project.settings.sql_connection(name) for name in connections]
         self._databases = DatabaseConnections(chosen, pool_size=_POOL_SIZE)
         engines = {name: self._databases.engine(name) for name in connections}
@@ -62,6 +65,12 @@ class Delivering:
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._databases.close)
-            tasks = [asyncio.create_task(each.run(grace)) for each in self._deliverers]
+            tasks = [self._start(each, grace) for each in self._deliverers]
             stack.push_async_callback(end_tasks, tasks)
             await asyncio.gather(*tasks)
+
+    def _start(self, deliverer: Deliverer, grace: float) -> asyncio.Task[None]:
+        """Deliver the rows of one database, whatever happens to those of others."""
+        if self._once:
+            return asyncio.create_task(deliverer.run(grace))
+        return start_background(partial(deliverer.run, grace), f"delivery of enqueued rows of {deliverer.connection}")

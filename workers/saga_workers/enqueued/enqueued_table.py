@@ -21,6 +21,7 @@ from saga_activities.guard.tables import now_sql
 from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.input_limits import MAX_ENQUEUED_BYTES, MAX_ENQUEUED_NAME
 from saga_activities.value_places import enqueued_place
+from saga_workers.enqueued.written_text import NotText, column_sql, key_sql, read_text
 from sagas.input_limits import MAX_SAGA_ID_BYTES
 
 WAITING_QUERY = f"SELECT 0 FROM saga_enqueued WHERE status = '{NEW}' LIMIT 1"
@@ -33,12 +34,12 @@ _ID = f"substr(saga_id, 1, {MAX_SAGA_ID_BYTES + 1})"
 _KEY = f"coalesce({_NAME.format('order_key')}, {_ID}, uid)"
 
 _HEADS = (
-    f"SELECT id, {_KEY} AS order_key, coalesce({{size}}, 0) AS size FROM saga_enqueued "
+    "SELECT id, {key} AS order_key, coalesce({size}, 0) AS size FROM saga_enqueued "
     f"WHERE status = '{NEW}'{{without}} ORDER BY id LIMIT {{limit}}"
 )
 _READ = (
-    f"SELECT id, uid, {_NAME.format('saga')} AS saga, {_ID} AS saga_id, {_NAME.format('signal_name')} AS signal_name, "
-    f"CASE WHEN {{size}} <= {2 * MAX_ENQUEUED_BYTES} THEN input END AS input, coalesce({{size}}, 0) AS size, "
+    "SELECT id, uid, {saga} AS saga, {saga_id} AS saga_id, {signal} AS signal_name, "
+    f"CASE WHEN {{size}} <= {2 * MAX_ENQUEUED_BYTES} THEN {{input}} END AS input, coalesce({{size}}, 0) AS size, "
     f"created_at, {{now}} - created_at AS age FROM saga_enqueued WHERE status = '{NEW}' AND id IN ({{ids}})"
 )
 _DELETE = "DELETE FROM saga_enqueued WHERE id IN ({ids})"
@@ -65,8 +66,8 @@ class EnqueuedRow:
     """``uid`` is unique, also among rows that were deleted. ``created_at`` is in seconds, by the clock of the database,
     and so is ``age``, when the row was read.
 
-    ``input`` is None if it is null, too large, or ``unreadable`` for this reason: it was encrypted when the row was
-    refused, or looks so.
+    ``input`` is None if it is null, too large, or if the row is ``unreadable`` for this reason: it was encrypted when
+    the row was refused, or looks so, or a column is not UTF-8.
     """
 
     id: int
@@ -95,6 +96,9 @@ class EnqueuedTable:
         self.engine = engine
         # SQLite has octet_length() only in later versions.
         self._size = "length(CAST(input AS BLOB))" if engine.dialect.name == "sqlite" else "octet_length(input)"
+        self._key = key_sql(_KEY, engine.dialect.name)
+        texts = {"saga": _NAME.format("saga"), "saga_id": _ID, "signal": _NAME.format("signal_name"), "input": "input"}
+        self._texts = {name: column_sql(sql, engine.dialect.name) for name, sql in texts.items()}
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[AsyncConnection]:
@@ -105,8 +109,8 @@ class EnqueuedTable:
         """The first rows that are to be delivered, without those with these ids and these keys."""
         without = f" AND id NOT IN ({_list(ids)})" if ids else ""
         if keys:
-            without += f" AND {_KEY} NOT IN :keys"
-        query = text(_HEADS.format(without=without, limit=limit, size=self._size))
+            without += f" AND {self._key} NOT IN :keys"
+        query = text(_HEADS.format(key=self._key, without=without, limit=limit, size=self._size))
         if keys:
             query = query.bindparams(bindparam("keys", list(keys), expanding=True))
         async with self._connected() as connection:
@@ -116,14 +120,17 @@ class EnqueuedTable:
         """By their ids, those that are still to be delivered."""
         async with self._connected() as connection:
             now = now_sql(self.engine.dialect.name)
-            rows = await connection.exec_driver_sql(_READ.format(ids=_list(ids), size=self._size, now=now))
-            return {row.id: self._decrypted(EnqueuedRow(*row)) for row in rows}
+            query = _READ.format(ids=_list(ids), size=self._size, now=now, **self._texts)
+            rows = await connection.exec_driver_sql(query)
+            return {row.id: self._decrypted(_readable(EnqueuedRow(*row))) for row in rows}
 
     def _decrypted(self, row: EnqueuedRow) -> EnqueuedRow:
+        if row.unreadable:
+            return replace(row, input=None)
         try:
             plain = stored_values(self.engine).decrypt_json(enqueued_place(row.uid), row.input)
         except UnreadableRow as error:
-            return replace(row, input=None, unreadable=str(error))
+            return replace(row, input=None, unreadable=f"`input` cannot be read: {error}")
         return row if plain is None or plain == row.input else replace(row, input=plain, size=len(plain.encode()))
 
     async def delete(self, ids: Collection[int]) -> None:
@@ -153,6 +160,19 @@ class EnqueuedTable:
         async with self._connected() as connection:
             rows = (await connection.execute(query)).all()
         return {status: Enqueued(count, max(0.0, float(oldest))) for status, count, oldest in rows}
+
+
+def _readable(row: EnqueuedRow) -> EnqueuedRow:
+    """The row, whose columns may have been read as bytes, with texts."""
+    texts: dict[str, str | None] = {}
+    unreadable = ""
+    for name in ("saga", "saga_id", "signal", "input"):
+        try:
+            texts[name] = read_text(getattr(row, name))
+        except NotText:
+            texts[name] = None
+            unreadable = f"`{'signal_name' if name == 'signal' else name}` is not UTF-8"
+    return replace(row, **texts, unreadable=unreadable)
 
 
 def _list(ids: Collection[int]) -> str:

@@ -15,6 +15,7 @@ from saga_activities.guard.stored_values import is_encrypted, stored_values
 from saga_activities.guard.tables import now_sql
 from saga_activities.input_limits import MAX_ENQUEUED_BYTES, MAX_ENQUEUED_NAME
 from saga_activities.value_places import enqueued_place
+from saga_workers.enqueued.written_text import NotText, column_sql, read_text, shown_text
 from saga_workers.runtime.databases import command_database
 from sagas.errors import RefusedError, UsageError
 from sagas.input_limits import MAX_SAGA_ID_BYTES
@@ -24,9 +25,7 @@ from sagas.text.shell import saga_command
 _TIMEOUT = 15.0
 
 _SELECT = (
-    f"SELECT id, status, substr(saga, 1, {MAX_ENQUEUED_NAME}) AS saga, "
-    f"substr(saga_id, 1, {MAX_SAGA_ID_BYTES}) AS saga_id, "
-    f"substr(signal_name, 1, {MAX_ENQUEUED_NAME}) AS signal_name, {{now}} - created_at AS age, "
+    "SELECT id, status, {saga} AS saga, {saga_id} AS saga_id, {signal} AS signal_name, {now} - created_at AS age, "
     "substr(reason, 1, 1000) AS reason FROM saga_enqueued WHERE {statuses} ORDER BY id LIMIT :limit"
 )
 _RETRY = text(
@@ -37,8 +36,8 @@ _DROP = (
     f"UPDATE saga_enqueued SET status = '{DROPPED}', reason = :reason, dropped_at = {{now}}, "
     f"input = coalesce(:input, input) WHERE id = :id AND status <> '{DROPPED}'"
 )
-_STATUS = text("SELECT status, saga_id FROM saga_enqueued WHERE id = :id")
-_INPUT = text(f"SELECT uid, input FROM saga_enqueued WHERE id = :id AND length(input) <= {MAX_ENQUEUED_BYTES}")
+_STATUS = "SELECT status, {saga_id} AS saga_id FROM saga_enqueued WHERE id = :id"
+_INPUT = f"SELECT uid, {{input}} AS input FROM saga_enqueued WHERE id = :id AND length(input) <= {MAX_ENQUEUED_BYTES}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +83,32 @@ async def list_rows(
 async def read_rows(name: str, engine: AsyncEngine, statuses: Sequence[str] | None, limit: int) -> list[ListedRow]:
     """The oldest rows of one database; see :func:`list_rows`. Raises SQLAlchemyError."""
     condition = f"status <> '{DROPPED}'" if statuses is None else "status IN :statuses"
-    query = text(_SELECT.format(now=now_sql(engine.dialect.name), statuses=condition)).bindparams(limit=limit)
+    dialect = engine.dialect.name
+    query = text(_SELECT.format(now=now_sql(dialect), statuses=condition, **_texts(dialect))).bindparams(limit=limit)
     if statuses is not None:
         query = query.bindparams(bindparam("statuses", list(statuses), expanding=True))
     async with engine.connect() as connection:
-        return [ListedRow(name, *row) for row in await connection.execute(query)]
+        rows = (await connection.execute(query)).all()
+    return [
+        ListedRow(
+            name,
+            row.id,
+            row.status,
+            shown_text(row.saga),
+            shown_text(row.saga_id),
+            shown_text(row.signal_name),
+            row.age,
+            row.reason,
+        )
+        for row in rows
+    ]
+
+
+def _texts(dialect: str) -> dict[str, str]:
+    """The expressions for the columns that the writer of a row chooses, cut to a length that can be shown."""
+    lengths = {"saga": MAX_ENQUEUED_NAME, "saga_id": MAX_SAGA_ID_BYTES, "signal_name": MAX_ENQUEUED_NAME}
+    cut = {name: column_sql(f"substr({name}, 1, {length})", dialect) for name, length in lengths.items()}
+    return {**cut, "signal": cut["signal_name"]}
 
 
 async def retry_row(settings: Settings, connection: str | None, row: int) -> str:
@@ -116,7 +136,8 @@ async def drop_row(settings: Settings, connection: str | None, row: int, *, reas
         values["input"] = await _encrypted_input(engine, row)
         drop = text(_DROP.format(now=now_sql(engine.dialect.name)))
         before = await _decide(engine, drop, row, values, "dropped")
-    look = saga_command("show", before.saga_id) if before.saga_id is not None else "saga list"
+    saga_id = shown_text(before.saga_id)
+    look = saga_command("show", saga_id) if saga_id is not None else "saga list"
     late = f", unless a delivery was under way: {look}" if before.status == NEW else ""
     return f"row {row} of {name} will not be delivered{late}"
 
@@ -125,16 +146,22 @@ async def _encrypted_input(engine: AsyncEngine, row: int) -> str | None:
     """The input of a row as it is kept until the row is deleted; None: as it is."""
     values = stored_values(engine)
     async with engine.connect() as database:
-        stored = (await database.execute(_INPUT, {"id": row})).first()
-    if stored is None or is_encrypted(stored.input):
+        query = text(_INPUT.format(input=column_sql("input", engine.dialect.name)))
+        stored = (await database.execute(query, {"id": row})).first()
+    try:
+        input = None if stored is None else read_text(stored.input)
+    except NotText:
         return None
-    return values.encrypt_json(enqueued_place(stored.uid), stored.input)
+    if stored is None or is_encrypted(input):
+        return None
+    return values.encrypt_json(enqueued_place(stored.uid), input)
 
 
 async def _decide(engine: AsyncEngine, statement: Any, row: int, values: Any, what: str) -> Any:
     """The row as it was before."""
+    look = text(_STATUS.format(saga_id=column_sql("saga_id", engine.dialect.name)))
     async with engine.connect() as database:
-        before = (await database.execute(_STATUS, {"id": row})).first()
+        before = (await database.execute(look, {"id": row})).first()
         if before is None:
             raise UsageError(
                 f"there is no row {row}: it was delivered, or never written",

@@ -241,7 +241,7 @@ def _parsed(text: str) -> object:
 def _problem(row: EnqueuedRow) -> str | None:
     """Why nobody could deliver the row."""
     if row.unreadable:
-        return f"`input` cannot be read: {row.unreadable}"
+        return row.unreadable
     if row.size > MAX_ENQUEUED_BYTES:
         return f"`input` has {row.size:,} bytes, and may have {MAX_ENQUEUED_BYTES:,}"
     for name, value in (("saga", row.saga), ("signal_name", row.signal)):

@@ -54,6 +54,11 @@ def driver_message(error: BaseException) -> str:
             text = words
         case _:
             text = str(original)
+    if isinstance(error, DBAPIError):
+        from saga_activities.result_columns import undecodable_column  # it imports psycopg
+
+        if (refusal := undecodable_column(error)) is not None:
+            return refusal.message  # the driver's words have the value
     lines = text.strip().splitlines() or [type(original).__name__]
     return mask(lines[0].strip().rstrip("."))
 
