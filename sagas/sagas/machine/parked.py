@@ -22,6 +22,7 @@ from sagas.machine.parked_outputs import output_fields
 from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Entry, Flight, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
+from sagas.protocol.outcomes import OTHER_ARGUMENTS
 from sagas.protocol.saga_view import ChildView, Decision, ParkedView
 from sagas.text.json_forms import OBJECT, form_of_value
 from sagas.text.masked_texts import mask_texts
@@ -32,6 +33,9 @@ MOST_REPORTED = 10
 
 LONGEST_WHY = 300
 """Maximum characters of the reason in a report."""
+
+_NOT_RETRIED_FIRST = (NO_GUARD_ROW, *OTHER_ARGUMENTS)
+"""A retry would park again, or make the effect beside that of another run, which `saga resume` may continue."""
 
 
 def rows(run: SagaRun) -> tuple[ParkedView, ...]:
@@ -124,7 +128,7 @@ def _row(run: SagaRun, parked: ParkedOperation) -> ParkedView:
     possible: list[Decision] = (
         ["retry", "done"] if parked.step == OUTPUT_STEP or entry is None else possible_decisions(run, entry, parked.op)
     )
-    possible.sort(key=lambda decision: decision == "retry" and parked.why == NO_GUARD_ROW)  # it would park again
+    possible.sort(key=lambda decision: decision == "retry" and parked.why in _NOT_RETRIED_FIRST)
     return ParkedView(
         step=parked.step,
         op=parked.op,

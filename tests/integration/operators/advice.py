@@ -14,12 +14,16 @@ from saga_cli.main import command_names
 from saga_spark.reconcile.findings import Finding
 from saga_workers.reconcile.repair import repair_findings
 from saga_workers.views.locks import list_orphans
+from sagas.definition.saga_ids import UNDO_SUFFIX
 from sagas.errors import SagaError
 from tests.helpers.waiting import until
 from tests.integration.operators.states import STATES, State
 from tests.integration.operators.troubled_project import Stack
 
-COMMAND = re.compile(rf"\bsaga (?:{'|'.join(command_names())})\b(?:(?! {{4}}|[`\n;]|, then ).)*")
+COMMAND = re.compile(
+    rf"\b(?:saga (?:{'|'.join(command_names())})|temporal workflow (?:terminate|reset))\b"
+    r"(?:(?! {4}|[`\n;]|, then ).)*"
+)
 """A command in a text ends as in tests/unit/test_printed_commands.py: before four spaces, or a backtick."""
 
 LOOKS = ("show", "list", "watch", "parked", "locks", "doctor", "validate", "actions", "explain")
@@ -30,6 +34,9 @@ CONFIRMED = ("resolve", "reconcile", "undo")
 
 REPAIR = "saga reconcile --repair"
 """The advice for the locks of sagas that are over, which names none of them."""
+
+REFUSED = 9
+"""The exit code of a command that is not carried out."""
 
 FINAL = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED")
 
@@ -82,12 +89,52 @@ async def follow(stack: Stack, state: State, seen: Sequence[str]) -> list[Follow
     id = stack.ids[state.name]
     kept = (await snapshot(stack, state, id)).effects if state.follows_ended else Counter[str]()
     texts = [*seen, *await printed(stack, state, id)]
-    done: dict[str, Followed] = {}
+    followed: list[Followed] = []
+    done: set[str] = set()
     while commands := [command for command in commands_in(texts, state, id) if command not in done]:
         command = commands[0]
-        done[command] = await run(stack, state, id, command, kept)
-        texts += [done[command].output, *await printed(stack, state, id)]
-    return list(done.values())
+        done.add(command)
+        followed.append(await run(stack, state, id, command, kept))
+        if command.startswith("temporal "):  # "…; then" what was refused before
+            done -= {earlier.command for earlier in followed if earlier.code == REFUSED}
+        texts += [followed[-1].output, *await printed(stack, state, id)]
+    return followed
+
+
+FOR_MANY = ("--saga", "--connection", "--where")
+"""Options of commands that concern all sagas of a name, of a connection or of a filter."""
+
+
+async def follow_for_many(stack: Stack, texts: Mapping[str, Sequence[str]]) -> list[Followed]:
+    """Run the commands for many sagas that the texts and `saga parked` print; the harm is that of any saga."""
+    followed = []
+    for config, seen in texts.items():
+        listed = await stack.saga("parked", config=config)
+        lines = "\n".join([*seen, listed.out]).splitlines()
+        commands = [match.group().strip() for line in lines for match in COMMAND.finditer(line)]
+        for command in dict.fromkeys(commands):
+            words = shlex.split(command)[1:]
+            if words[0] not in LOOKS and any(option in words for option in FOR_MANY):
+                followed.append(await run_for_many(stack, config, command))
+    return followed
+
+
+async def run_for_many(stack: Stack, config: str, command: str) -> Followed:
+    states = [state for state in STATES if state.config == config]
+
+    async def of_all() -> list[Snapshot]:
+        return [await snapshot(stack, state, stack.ids[state.name]) for state in states]
+
+    before, words = await of_all(), [fill(stack, "", word) for word in shlex.split(command)[1:]]
+    result = await stack.saga(*words, *(["--yes"] if words[0] in CONFIRMED else []), config=config)
+    await asyncio.gather(*(rest(stack, state, stack.ids[state.name]) for state in states))
+    after = await of_all()
+    harms = [
+        f"{state.name}: {harm}"
+        for state, its, then in zip(states, before, after, strict=True)
+        if its != then and not state.follows_ended and (harm := its.harm(then)) is not None
+    ]
+    return Followed(command, result.code, f"{result.out}\n{result.err}", "; ".join(harms) or None, before[0], after[0])
 
 
 async def printed(stack: Stack, state: State, id: str) -> list[str]:
@@ -104,7 +151,8 @@ def commands_in(texts: Sequence[str], state: State, id: str) -> list[str]:
         for match in COMMAND.finditer(line):
             command = match.group().strip().rstrip(".,")
             words = command.split()
-            about = id in words or "--release" in words or (state.doctor == "locks" and command == REPAIR)
+            about = not {id, f"{id}{UNDO_SUFFIX}", "--release"}.isdisjoint(words)
+            about = about or (state.doctor == "locks" and command == REPAIR)
             if about and words[1] not in LOOKS and "--status" not in words:
                 collected[command] = None
     return list(collected)
@@ -131,7 +179,9 @@ async def run(stack: Stack, state: State, id: str, command: str, kept: Counter[s
         stack.sql("delete from effects where saga = %s and step = %s", id, words[2])
     if words[0] in CONFIRMED:
         words.append("--yes")
-    if words[0] == "reconcile":
+    if command.startswith("temporal "):
+        code, output = await stack.temporal(*words)
+    elif words[0] == "reconcile":
         code, output = 0, await repair(stack, state, id)  # what it does after its comparison
     else:
         result = await stack.saga(*words, config=state.config)

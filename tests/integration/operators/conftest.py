@@ -29,7 +29,8 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until
-from tests.integration.operators.advice import Followed, follow_all
+from tests.integration.operators.advice import Followed, follow_all, follow_for_many
+from tests.integration.operators.advising_places import recorded_places
 from tests.integration.operators.literal_commands import LOOKED
 from tests.integration.operators.scraped_stack import (
     choose_endpoints,
@@ -76,6 +77,10 @@ class Observed:
     findings_with_ledger: Sequence[tuple[str, str | None]]
     """Those about sagas without a run, in the project that has the ledger."""
     advice: Mapping[str, Sequence[Followed]]
+    advice_for_many: Sequence[Followed]
+    """The commands that concern all sagas of a name, of a connection or of a filter."""
+    composed: Mapping[str, set[str]]
+    """The commands that each place of the source has composed meanwhile."""
     looks: Mapping[str, Printed]
     """What the commands that change nothing print."""
     rows_before_looks: Mapping[str, Any]
@@ -96,19 +101,26 @@ def observed(
         for module in (*gauges, enqueued_metrics, relay_status):
             patch.setattr(module, "GAUGE_MAX_AGE", 1.0)
         folder = tmp_path_factory.mktemp("operators") / uuid.uuid4().hex[:8]
-        yield asyncio.run(observe(folder, temporal.address, new_database(postgres_server)))
+        with pytest.MonkeyPatch.context() as until_then, recorded_places(until_then) as composed:
+            seen = asyncio.run(observe(folder, temporal.address, new_database(postgres_server), composed))
+        yield seen
 
 
-async def observe(folder: Path, address: str, url: str) -> Observed:
+async def observe(folder: Path, address: str, url: str, composed: Mapping[str, set[str]]) -> Observed:
     addresses = choose_endpoints()
     with watching(folder.with_name("prometheus"), addresses.values()) as watch:
         if watch is not None:
             await watch.until_fired([(name, {}) for name in OF_NO_ENDPOINT])
-        return await observe_watched(watch, folder, address, url, addresses)
+        return await observe_watched(watch, folder, address, url, addresses, composed)
 
 
 async def observe_watched(
-    watch: Watch | None, folder: Path, address: str, url: str, addresses: Mapping[str, str]
+    watch: Watch | None,
+    folder: Path,
+    address: str,
+    url: str,
+    addresses: Mapping[str, str],
+    composed: Mapping[str, set[str]],
 ) -> Observed:
     async with (
         running_stack(folder, address, url) as stack,
@@ -136,6 +148,7 @@ async def observe_watched(
         refused = {name: await stack.saga("resume", id, config="ledger.toml") for name, id in in_order.items()}
         refused[USED_AGAIN] = await stack.saga("resume", stack.ids[USED_AGAIN])
         with_ledger = await find_with_ledger(stack)
+        for_many = await follow_for_many(stack, texts)
         advice = await follow_all(stack, texts)
         return Observed(
             stack.ids,
@@ -148,6 +161,8 @@ async def observe_watched(
             findings,
             with_ledger,
             advice,
+            for_many,
+            composed,
             looks,
             before,
             after,

@@ -7,6 +7,7 @@ run by the test that is named for it here.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,3 +140,21 @@ def test_every_kind_of_advice_is_run(observed: Observed) -> None:
     assert set(command_names()) >= {advice.split()[0] for advice in advised}
     for test in RUN_ELSEWHERE.values():
         assert (ROOT / test).is_file()
+
+
+def test_what_is_advised_for_many_sagas_harms_none(observed: Observed) -> None:
+    for followed in observed.advice_for_many:
+        assert (followed.harm, followed.code) == (None, 0), followed
+
+
+def test_each_place_that_has_advised_is_followed(observed: Observed) -> None:
+    """Whatever a place of the source has composed for the states, one of its commands has been run there."""
+    every = [*itertools.chain.from_iterable(observed.advice.values()), *observed.advice_for_many]
+    run = {followed.command for followed in every}
+    changing = {
+        place: commands
+        for place, commands in observed.composed.items()
+        if any(command.split()[1] not in LOOKS and "--status" not in command for command in commands)
+    }
+    assert {place: commands for place, commands in changing.items() if commands.isdisjoint(run)} == {}
+    assert len(changing) > 15, "the places are recorded"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import subprocess
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from saga_cli import main
 from saga_workers.client import Client
+from saga_workers.devstack.temporal_server import find_temporal
 from saga_workers.runtime.databases import set_up_database
 from saga_workers.worker.plugin import SagaPlugin
 from sagas.project import Project
@@ -206,6 +208,16 @@ class Stack:
                 code = await asyncio.to_thread(run)
         assert "bug in saga" not in err.getvalue(), err.getvalue()
         return Printed(code, out.getvalue(), err.getvalue())
+
+    async def temporal(self, *words: str) -> tuple[int, str]:
+        """Exit code and output of Temporal's own tool."""
+        address = self.client.project.settings.temporal.address
+        assert address is not None
+        process = await asyncio.create_subprocess_exec(
+            *(find_temporal(), *words, "--address", address), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        out, _ = await process.communicate()
+        return process.returncode or 0, out.decode()
 
     def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.url, autocommit=True, row_factory=tuple_row) as connection:

@@ -10,6 +10,7 @@ from saga_cli.shared_options import parse_time
 from saga_workers.views.parked import ParkedRow, group_parked
 from saga_workers.views.saga_list import SagaFilter, visibility_query
 from sagas.errors import UsageError
+from sagas.protocol.outcomes import OTHER_ARGUMENTS
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -78,3 +79,6 @@ def test_a_group_is_one_saga_step_operation_and_error() -> None:
     assert group_parked([waiting("s-3", "a", "no"), *checked])[0]["command"] == "saga resolve s-3 a retry"
     assert group_parked([*checked, waiting("s-3", "a", "no")])[0]["command"] == "s-1 skip"
     assert groups[1]["command"].startswith("saga resolve s-3 a retry")
+    for why in OTHER_ARGUMENTS:  # a retry would make the effect beside that of another run
+        [group] = group_parked([waiting("s-1", "a", why), waiting("s-2", "a", why)])
+        assert group["command"] == "saga show s-1"

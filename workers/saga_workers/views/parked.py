@@ -16,6 +16,7 @@ from saga_workers.views.saga_counts import count_runs
 from saga_workers.views.saga_list import SagaFilter, ledger_views, list_saga_runs
 from saga_workers.views.saga_view import read_view
 from sagas.errors import UsageError
+from sagas.protocol.outcomes import OTHER_ARGUMENTS
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import ParkedView, SagaView
 from sagas.text.shell import saga_command
@@ -225,7 +226,7 @@ def group_parked(operations: Iterable[ParkedRow]) -> list[dict[str, Any]]:
 def _resolve_command(saga: str, step: str, op: str, why: str, members: list[ParkedRow]) -> str:
     """The command for a group: a retry of all, or what is best for the first where that would be refused."""
     first = members[0]
-    if first.source is not None:
+    if first.source is not None or why in OTHER_ARGUMENTS:  # each says there which saga has made the effect
         return saga_command("show", first.saga_id)
     may_retry = all("retry" in member.decisions for member in members)
     if len(members) == 1 or not has_literal(saga) or not may_retry:
