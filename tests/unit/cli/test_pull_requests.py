@@ -81,19 +81,15 @@ def test_the_action_annotates_a_pull_request(checkout: Path) -> None:
     assert re.search(r"^````text\nwait  (.|\n)*\n````\n$", files["GITHUB_STEP_SUMMARY"])
 
 
-@pytest.mark.parametrize(
-    ("base", "output"), [pytest.param("feature", "changed=false\n", marks=pytest.mark.slow), ("", "")]
-)
-def test_the_action_tells_of_no_change_and_compares_nothing_without_a_base(
-    checkout: Path, base: str, output: str
-) -> None:
+@pytest.mark.parametrize("base", [pytest.param("feature", marks=pytest.mark.slow), ""])
+def test_the_action_tells_of_no_change_and_compares_nothing_without_a_base(checkout: Path, base: str) -> None:
     steps, files = run_action(checkout, directory="my shop", base=base)
 
     assert {name: done.returncode for name, done in steps.items()} == dict.fromkeys(
         ("Install", "Validate", "Simulate", "Compare"), 0
     )
     assert "::notice" not in steps["Compare"].stdout
-    assert files["GITHUB_OUTPUT"] == output
+    assert files["GITHUB_OUTPUT"] == "changed=false\n"
     assert bool(files["GITHUB_STEP_SUMMARY"]) == bool(base)
 
 
