@@ -21,7 +21,7 @@ from saga_activities.guard.tables import now_sql
 from saga_activities.guard.unreadable_rows import UnreadableRow
 from saga_activities.input_limits import MAX_ENQUEUED_BYTES, MAX_ENQUEUED_NAME
 from saga_activities.value_places import enqueued_place
-from saga_workers.enqueued.written_text import NotText, column_sql, key_sql, read_text
+from saga_workers.enqueued.written_text import NotText, column_sql, column_text, key_sql
 from sagas.input_limits import MAX_SAGA_ID_BYTES
 
 WAITING_QUERY = f"SELECT 0 FROM saga_enqueued WHERE status = '{NEW}' LIMIT 1"
@@ -168,7 +168,7 @@ def _readable(row: EnqueuedRow) -> EnqueuedRow:
     unreadable = ""
     for name in ("saga", "saga_id", "signal", "input"):
         try:
-            texts[name] = read_text(getattr(row, name))
+            texts[name] = column_text(getattr(row, name))
         except NotText:
             texts[name] = None
             unreadable = f"`{'signal_name' if name == 'signal' else name}` is not UTF-8"

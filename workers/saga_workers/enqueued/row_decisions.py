@@ -15,7 +15,7 @@ from saga_activities.guard.stored_values import is_encrypted, stored_values
 from saga_activities.guard.tables import now_sql
 from saga_activities.input_limits import MAX_ENQUEUED_BYTES, MAX_ENQUEUED_NAME
 from saga_activities.value_places import enqueued_place
-from saga_workers.enqueued.written_text import NotText, column_sql, read_text, shown_text
+from saga_workers.enqueued.written_text import NotText, column_sql, column_text, shown_text
 from saga_workers.runtime.databases import command_database
 from sagas.errors import RefusedError, UsageError
 from sagas.input_limits import MAX_SAGA_ID_BYTES
@@ -149,7 +149,7 @@ async def _encrypted_input(engine: AsyncEngine, row: int) -> str | None:
         query = text(_INPUT.format(input=column_sql("input", engine.dialect.name)))
         stored = (await database.execute(query, {"id": row})).first()
     try:
-        input = None if stored is None else read_text(stored.input)
+        input = None if stored is None else column_text(stored.input)
     except NotText:
         return None
     if stored is None or is_encrypted(input):

@@ -12,7 +12,7 @@ class NotText(ValueError):
 
 
 def column_sql(expression: str, dialect: str) -> str:
-    """The expression for a column that :func:`read_text` reads."""
+    """The expression for a column that :func:`column_text` reads."""
     return f"CAST({expression} AS BLOB)" if dialect == "sqlite" else expression
 
 
@@ -21,7 +21,7 @@ def key_sql(expression: str, dialect: str) -> str:
     return f"hex(CAST({expression} AS BLOB))" if dialect == "sqlite" else expression
 
 
-def read_text(value: str | bytes | None) -> str | None:
+def column_text(value: str | bytes | None) -> str | None:
     """The text of a column. Raises NotText."""
     if not isinstance(value, bytes):
         return value
