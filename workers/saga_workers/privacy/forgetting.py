@@ -20,6 +20,7 @@ from saga_workers.privacy.histories import delete_histories, histories_place, ke
 from saga_workers.privacy.places import ForgottenPlace
 from saga_workers.privacy.replacement import Replacement
 from saga_workers.privacy.sensitive_words import sensitive_values_of
+from saga_workers.privacy.shared_histories import shared_histories
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
 from saga_workers.views.saga_view import read_view
 from sagas.definition.sensitivity import SensitiveMask
@@ -153,6 +154,8 @@ async def forget(
         places.append(await delete_histories(locator.temporal, subject.runs))
     else:
         places.append(await histories_place(locator.temporal, subject.runs, subject.sensitive))
+    view = subject.view
+    places += await shared_histories(locator.temporal, view.saga, view.id, subject.sensitive)
     await ledger.complete_forgetting(subject.saga_ids)
     return places
 

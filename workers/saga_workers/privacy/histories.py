@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import Message
@@ -33,15 +34,39 @@ def _listed(temporal: Temporal, saga_id: str) -> AsyncIterator[RunInfo]:
     return list_runs(temporal, "WorkflowId IS NOT NULL")
 
 
-async def histories_place(
-    temporal: Temporal, runs: Sequence[RunInfo], sensitive: frozenset[str] | None
-) -> ForgottenPlace:
-    """The place of these runs: what their histories have of the values, and what would make that unreadable."""
-    where = f"{counted(len(runs), 'run')} in Temporal"
-    if not runs:
-        return ForgottenPlace("histories and memos", "nothing", "Temporal has no run of the saga")
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """How histories have values. ``keys``: the ids of those that encrypt payloads; ``has_clear``: a payload may have a
+    value in clear; ``quoted``: a message of a failure, or a reason, has one.
+    """
+
+    keys: frozenset[str]
+    has_clear: bool
+    quoted: bool
+
+    @property
+    def are_encrypted(self) -> bool:
+        return bool(self.keys) and not self.quoted and not self.has_clear
+
+    @property
+    def exist(self) -> bool:
+        return bool(self.keys) or self.quoted or self.has_clear
+
+    @property
+    def key_names(self) -> str:
+        return join_names(sorted(self.keys), 5)
+
+    @property
+    def clear(self) -> str:
+        return "in clear" if self.has_clear else "in clear in messages of failures, or in reasons of a cancel or an end"
+
+
+async def read_traces(temporal: Temporal, runs: Sequence[RunInfo], sensitive: frozenset[str] | None) -> Traces:
+    """Search the histories of runs. ``sensitive``: the values; None if nobody knows them any more: then each payload
+    that is not encrypted counts, if none is.
+    """
     keys: set[str] = set()
-    has_clear, forms = sensitive is None, _forms(sensitive or frozenset())
+    has_clear, forms = False, _forms(sensitive or frozenset())
     quoted, quotes = False, searched_texts(sensitive or frozenset())
     for run in runs:
         async for event in readable_events(temporal, run):
@@ -51,16 +76,27 @@ async def histories_place(
                     keys.add(key.decode(errors="replace"))
                 else:
                     has_clear = has_clear or any(form in payload.data for form in forms)
-    if keys and not quoted and (sensitive is None or not has_clear):
-        names = join_names(sorted(keys), 5)
-        why = f"{where}, encrypted: unreadable as soon as the key {names} of [codec] exists no more, or --delete-run"
-        if sensitive is None:
-            why += "; messages of failures are in clear, and not searched, as nobody knows the values any more"
-        return ForgottenPlace("histories and memos", "stays", why)
-    if not has_clear and not quoted:
+    return Traces(frozenset(keys), has_clear or (sensitive is None and not keys), quoted)
+
+
+UNSEARCHED = "; messages of failures are in clear, and not searched, as nobody knows the values any more"
+
+
+async def histories_place(
+    temporal: Temporal, runs: Sequence[RunInfo], sensitive: frozenset[str] | None
+) -> ForgottenPlace:
+    """The place of these runs: what their histories have of the values, and what would make that unreadable."""
+    where = f"{counted(len(runs), 'run')} in Temporal"
+    if not runs:
+        return ForgottenPlace("histories and memos", "nothing", "the saga has no run of its own in Temporal")
+    traces = await read_traces(temporal, runs, sensitive)
+    if traces.are_encrypted:
+        key = f"the key {traces.key_names} of [codec]"
+        why = f"{where}, encrypted: unreadable as soon as {key} exists no more, or --delete-run"
+        return ForgottenPlace("histories and memos", "stays", why + (UNSEARCHED if sensitive is None else ""))
+    if not traces.has_clear and not traces.quoted:
         return ForgottenPlace("histories and memos", "nothing", f"no such value in {where}")
-    clear = "in clear" if has_clear else "in clear in messages of failures, or in reasons of a cancel or an end"
-    why = f"{where}, {clear}: Temporal replaces nothing in a history; --delete-run deletes them"
+    why = f"{where}, {traces.clear}: Temporal replaces nothing in a history; --delete-run deletes them"
     return ForgottenPlace("histories and memos", "stays", why)
 
 
