@@ -98,7 +98,9 @@ class KeptRun:
         poll = PollWorkflowTaskQueueRequest(
             namespace=self._temporal.namespace, task_queue=self._own, identity="stranger"
         )
-        task = await self._temporal.workflow_service.poll_workflow_task_queue(poll)
+        while not (task := await self._temporal.workflow_service.poll_workflow_task_queue(poll)).messages:
+            if task.task_token:  # it was scheduled for something else
+                await self._complete(task.task_token)
         [asked] = task.messages
         request = Request()
         asked.body.Unpack(request)
