@@ -22,6 +22,7 @@ from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.serve.api import requests_counter
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.worker.failing_task_gauges import FailingTaskGauges
 from saga_workers.worker.lock_gauges import LockGauges
 from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.poller_gauges import PollerGauges
@@ -159,7 +160,8 @@ def test_the_page_lists_exactly_the_existing_metrics() -> None:
     nothing: Any = None  # what is not refreshed reads nothing
     standing, open_effects = SagaGauges(nothing, dict), OpenEffects(nothing, Settings())
     gauges = (standing, open_effects, LockGauges("shop", nothing), PollerGauges(nothing, dict, "sagas"))
-    gauges = (*gauges, PreparedGauges(dict), ReaderGauges(Project(Settings()), nothing))
+    gauges = (*gauges, FailingTaskGauges(nothing, dict), PreparedGauges(dict))
+    gauges = (*gauges, ReaderGauges(Project(Settings()), nothing))
     counted = {_exposed(metric.name, metric.type) for metric in WorkerMetrics().collect()}
     asked = {metric.name for metric in (metric for gauge in gauges for metric in gauge.collect())}
     triggered = {_exposed(metric.name, metric.type) for metric in TriggerMetrics().collect()}
