@@ -25,7 +25,7 @@ from sagas.text.shell import saga_command
 _TIMEOUT = 15.0
 
 _SELECT = (
-    "SELECT id, status, {saga} AS saga, {saga_id} AS saga_id, {signal} AS signal_name, {now} - created_at AS age, "
+    "SELECT id, status, {saga} AS saga, {saga_id} AS saga_id, {signal_name} AS signal_name, {now} - created_at AS age, "
     "substr(reason, 1, 1000) AS reason FROM saga_enqueued WHERE {statuses} ORDER BY id LIMIT :limit"
 )
 _RETRY = text(
@@ -107,8 +107,7 @@ async def read_rows(name: str, engine: AsyncEngine, statuses: Sequence[str] | No
 def _texts(dialect: str) -> dict[str, str]:
     """The expressions for the columns that the writer of a row chooses, cut to a length that can be shown."""
     lengths = {"saga": MAX_ENQUEUED_NAME, "saga_id": MAX_SAGA_ID_BYTES, "signal_name": MAX_ENQUEUED_NAME}
-    cut = {name: column_sql(f"substr({name}, 1, {length})", dialect) for name, length in lengths.items()}
-    return {**cut, "signal": cut["signal_name"]}
+    return {name: column_sql(f"substr({name}, 1, {length})", dialect) for name, length in lengths.items()}
 
 
 async def retry_row(settings: Settings, connection: str | None, row: int) -> str:

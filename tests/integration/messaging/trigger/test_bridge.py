@@ -251,6 +251,17 @@ async def test_a_frozen_owner_is_fenced(kafka: Broker, tmp_path: Path) -> None:
     assert all(stable == high for stable, high in (await asyncio.to_thread(kafka.offsets, target)).values())
 
 
+def slow_copy(source: str, target: str, seconds: float) -> Any:
+    """A bridge whose function takes so long for each record."""
+
+    @bridge(source, to=target, name="slow")
+    def copy(message: Message) -> object:
+        time.sleep(seconds)
+        return message.value
+
+    return copy
+
+
 async def test_a_slow_function_does_not_cost_the_membership(
     kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,13 +269,8 @@ async def test_a_slow_function_does_not_cost_the_membership(
     monkeypatch.setattr(bridge_reader, "BATCH_SECONDS", 1.0)
     source, target = kafka.create_topic(partitions=2), kafka.create_topic()
 
-    @bridge(source, to=target, name="slow")
-    def copy(message: Message) -> object:
-        time.sleep(0.05)
-        return message.value
-
     settings = kafka.settings(client={"max.poll.interval.ms": "6000", "session.timeout.ms": "6000"})
-    project = project_of(tmp_path, settings, NOWHERE, readers=[copy])
+    project = project_of(tmp_path, settings, NOWHERE, readers=[slow_copy(source, target, 0.05)])
     kafka.produce(source, *range(200))
     with caplog.at_level(logging.WARNING, logger="saga.trigger"):
         async with triggering(project):
@@ -282,13 +288,8 @@ async def test_members_come_and_go_while_the_function_is_slow(
     monkeypatch.setattr(bridge_reader, "BATCH_SECONDS", 0.3)
     source, target = kafka.create_topic(partitions=4), kafka.create_topic()
 
-    @bridge(source, to=target, name="slow")
-    def copy(message: Message) -> object:
-        time.sleep(0.02)
-        return message.value
-
     settings = kafka.settings(client={"partition.assignment.strategy": strategy})
-    project = project_of(tmp_path, settings, NOWHERE, readers=[copy])
+    project = project_of(tmp_path, settings, NOWHERE, readers=[slow_copy(source, target, 0.02)])
     produce_keyed(kafka, source, [(str(number % 16), number) for number in range(1000)])
     async with triggering(project):
         for _ in range(4):

@@ -26,6 +26,7 @@ from tests.helpers.processes import TemporalServer
 from tests.helpers.sampling import mostly_slow
 from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
+    NOTE,
     Shop,
     committed,
     count,
@@ -227,15 +228,6 @@ async def test_a_bridge_finds_its_output(
     async with triggering(make("again"), start_from="earliest"):
         await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-bridge-again", source))
     assert len(kafka.read_committed(target)) == 2 * 50
-
-
-NOTE = """
-    saga: {saga}
-    input: {{type: integer, maximum: 1000}}
-    triggers: {{kafka: {{topic: {topic}}}}}
-    steps:
-      - {{id: wait, uses: wait, with: {{signal: never, timeout: 1h, on_timeout: reject}}}}
-"""
 
 
 @pytest.mark.slow

@@ -14,15 +14,7 @@ from tests.helpers.fault_proxy import fault_proxy
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until
-from tests.integration.messaging.trigger.trigger_environment import count, fresh, project_of, triggering
-
-NOTE = """
-    saga: {saga}
-    input: {{type: integer}}
-    triggers: {{kafka: {{topic: {topic}}}}}
-    steps:
-      - {{id: wait, uses: wait, with: {{signal: never, timeout: 1h, on_timeout: reject}}}}
-"""
+from tests.integration.messaging.trigger.trigger_environment import NOTE, count, fresh, project_of, triggering
 
 
 @pytest.mark.slow

@@ -35,6 +35,15 @@ from tests.helpers.local_worker import finished, make_project
 from tests.helpers.new_databases import new_database
 from tests.helpers.waiting import until_in_thread
 
+NOTE = """
+    saga: {saga}
+    input: {{type: integer, maximum: 1000}}
+    triggers: {{kafka: {{topic: {topic}}}}}
+    steps:
+      - {{id: wait, uses: wait, with: {{signal: never, timeout: 1h, on_timeout: reject}}}}
+"""
+"""A saga that an event starts, and that waits."""
+
 
 def project_of(
     folder: Path,
