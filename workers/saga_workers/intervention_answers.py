@@ -46,13 +46,10 @@ async def resume(locator: Locator, saga_id: str, *, reason: str, who: str | None
 async def signal(
     locator: Locator, saga_id: str, name: str, data: Any, *, who: str | None, reject: str | None
 ) -> dict[str, Any]:
-    """Raises like :func:`interventions.signal`. ``note`` says if nobody knows whether the saga waits for the signal."""
-    why = await interventions.signal(locator, saga_id, name, data, who=who, reject=reject)
+    """Raises like :func:`interventions.signal`. ``note`` says if nobody knows whether the saga takes the signal."""
+    note = await interventions.signal(locator, saga_id, name, data, who=who, reject=reject)
     answer = {"id": saga_id, "signal": name, "response": "sent" if reject is None else "rejected"}
-    if why is None:
-        return answer
-    note = f"not checked whether {saga_id} waits for {name}, as {why}; the next worker receives the signal"
-    return {**answer, "note": note}
+    return answer if note is None else {**answer, "note": note}
 
 
 async def undo(locator: Locator, saga_id: str, *, reason: str, who: str, task_queue: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.privacy.operator_reasons import masked_reason
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.machine_query import query_machine, read_definition, verifying_keys
+from saga_workers.temporal.message_keys import encrypting_key, require_key_at_worker
 from saga_workers.temporal.saga_input import EncryptedInput, UnreadableRunInput, first_input
 from saga_workers.temporal.temporal_runs import (
     MAY_STILL_HAPPEN,
@@ -195,14 +196,15 @@ async def signal(
 ) -> str | None:
     """Complete a `wait`, or reject it with the reason ``reject``. Early signals are kept; the first of a name counts.
 
-    Returns why the name of the sent signal could not be checked against the definition; None if it was. Raises
-    RefusedError if the saga has ended, UsageError if there is no such saga, it has no `wait` of that name, or cannot
-    read ``data``.
+    Returns a note if no worker has said that it takes the sent signal; else None. Raises RefusedError if the saga has
+    ended or its worker lacks the key with which this process encrypts, UsageError if there is no such saga, it has no
+    `wait` of that name, or cannot read ``data``.
     """
     temporal = locator.temporal
     message = signal_message(name, data, by=who or temporal.identity, reject=reject)
     described = await _open_run(locator, saga_id)
-    definition = await read_definition(temporal, described.run, locator.settings)
+    has_key = await require_key_at_worker(temporal, described.run)
+    definition = await read_definition(temporal, described.run, locator.settings) if has_key else None
     if definition is not None:
         check_signal(definition, name)
     try:
@@ -211,7 +213,12 @@ async def signal(
         if error.status is RPCStatusCode.NOT_FOUND:
             raise _just_ended_error(saga_id) from error
         raise
-    return None if definition is not None else "no worker answers"
+    if definition is not None:
+        return None
+    taken = "the next worker receives the signal"
+    if not has_key:
+        taken += f", and ignores it if it lacks the key {encrypting_key(temporal)} with which it is encrypted"
+    return f"not checked whether {saga_id} waits for {name}, as no worker answers; {taken}"
 
 
 def signal_message(name: str, data: Any, *, by: str, reject: str | None) -> dict[str, Any]:

@@ -13,6 +13,9 @@ from sagas.protocol.outcomes import Failure
 from sagas.workflow.json_payloads import missing_value_key, require_value_key
 from sagas.workflow.run_trust import run_trust
 
+READS_QUERY = "reads"
+"""The query whether the worker of a run can decrypt the argument: null if it can, else the id of the key it lacks."""
+
 UNDECODED_ANSWER = Failure(
     "UndecodedAnswer",
     "the answer is encrypted with a key that no worker has, so it is not known what the attempt has done",

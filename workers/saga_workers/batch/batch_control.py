@@ -19,6 +19,7 @@ from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.many_requests import ask_each
+from saga_workers.temporal.message_keys import require_key_at_worker
 from saga_workers.temporal.saga_input import first_input
 from saga_workers.temporal.temporal_runs import count_pollers, describe_run
 from saga_workers.views.saga_list import list_saga_runs
@@ -42,7 +43,9 @@ CancelOne = Callable[[str], Awaitable[Any]]
 
 
 async def pause(temporal: Temporal, batch: str, by: str | None) -> BatchRecord | None:
-    """Hold up the starting of rows. Raises RefusedError if no command starts rows, UsageError without such a batch."""
+    """Hold up the starting of rows. Raises RefusedError if no command starts rows or the worker of its record lacks the
+    key of the signal, UsageError without such a batch.
+    """
     return await _ask(temporal, batch, PAUSE_SIGNAL, by)
 
 
@@ -60,6 +63,7 @@ async def _ask(temporal: Temporal, batch: str, signal: str, by: str | None) -> B
             f"no command starts rows of the batch {printable_line(batch)}",
             help="run saga start --from again to continue it; saga batch cancel    cancels its sagas",
         )
+    await require_key_at_worker(temporal, described.run)
     handle = temporal.get_workflow_handle(BATCH_PREFIX + batch)
     await handle.signal(signal, {"by": by or temporal.identity})
     return await query_record(temporal, batch)
@@ -101,6 +105,7 @@ async def cancel(
     temporal = locator.temporal
     record = await describe_run(temporal, BATCH_PREFIX + batch)
     if record is not None and record.run.running:
+        await require_key_at_worker(temporal, record.run)
         handle = temporal.get_workflow_handle(BATCH_PREFIX + batch)
         await handle.signal(CANCEL_SIGNAL, {"by": by or temporal.identity})
         await _wait_until_closed(temporal, batch)

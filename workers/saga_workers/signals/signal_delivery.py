@@ -14,7 +14,8 @@ from saga_workers.interventions import signal_message
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.signals.signal_limit import SignalLimit, SignalRefused
-from saga_workers.temporal.temporal_runs import RunInfo
+from saga_workers.temporal.message_keys import KeyNotShared, MessageKeys
+from saga_workers.temporal.temporal_runs import NoAnswer, RunInfo
 from saga_workers.views.saga_view import read_view
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
@@ -46,6 +47,7 @@ class SignalDelivery:
     def __init__(self, locator: Locator, most: int) -> None:
         self._locator = locator
         self._limit = SignalLimit(most)
+        self._keys = MessageKeys()
 
     async def deliver(
         self,
@@ -57,7 +59,8 @@ class SignalDelivery:
         """Send a signal; False if the saga had received it, and has ended. ``saga``: the name it must have. ``check``
         may refuse the run that is about to get it, and ``check_saga`` the saga before anything is done.
 
-        Raises SignalRefused if no saga will ever take it, SagaNotFound, and LedgerUnavailable, NoAnswer or RPCError.
+        Raises SignalRefused if no saga will ever take it, SagaNotFound, and LedgerUnavailable or RPCError, and
+        NoAnswer, also if the worker of the saga lacks the key with which the signal is encrypted: it may get it.
         """
         saga_id, locator = signal.saga_id, self._locator
         if (problem := workflow_id_problem(saga_id)) is not None:
@@ -80,6 +83,11 @@ class SignalDelivery:
         if location.kind == "running":
             if check is not None and location.run is not None:
                 await check(location.run.run)
+            if location.run is not None:
+                try:
+                    await self._keys.require(locator.temporal, location.run.run)
+                except KeyNotShared as error:
+                    raise NoAnswer(error.message) from error
             try:
                 with nullcontext() if location.run is None else self._limit.admit(location.run, len(encode_json(sent))):
                     await locator.temporal.get_workflow_handle(saga_id).signal(signal.name, sent)

@@ -8,17 +8,25 @@ from typing import Any
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
-from temporalio.worker import HandleSignalInput, HandleUpdateInput, WorkflowInboundInterceptor
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    HandleSignalInput,
+    HandleUpdateInput,
+    WorkflowInboundInterceptor,
+)
 
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from sagas.workflow.failures import refused_error
-from sagas.workflow.json_payloads import missing_value_key, require_value_key
+from sagas.workflow.json_payloads import NO_INPUT, missing_value_key, require_value_key
 from sagas.workflow.saga_messages import SagaMessages
-from sagas.workflow.undecoded import is_undecoded
+from sagas.workflow.undecoded import READS_QUERY, is_undecoded
 
 
 class UndecodedMessagesInterceptor(RunInterceptor):
-    """Ignores the signals of a run that this worker cannot decrypt, with one warning, and refuses such updates."""
+    """Ignores the signals of a run that this worker cannot decrypt, with one warning, and refuses such updates.
+
+    A client asks beforehand, by a query, whether the worker has the key of its signal.
+    """
 
     def __init__(self) -> None:
         super().__init__(_UndecodedInbound)
@@ -29,6 +37,11 @@ class _UndecodedInbound(WorkflowInboundInterceptor):
         super().__init__(next)
         self._signals = 0
         self._warned = False
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        """Called by Temporal once per run."""
+        workflow.set_query_handler(READS_QUERY, _reads)
+        return await super().execute_workflow(input)
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
         """Called by Temporal for each signal."""
@@ -66,3 +79,7 @@ def _payloads(args: Iterable[Any]) -> Iterator[Payload]:
             yield argument.payload
         elif isinstance(argument, list):
             yield from _payloads(argument)
+
+
+def _reads(sent: RawValue = NO_INPUT) -> str | None:
+    return missing_value_key(sent.payload)
