@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
 
@@ -25,9 +25,12 @@ from sagas.protocol.messages import (
     StartSaga,
     UndoSaga,
 )
-from sagas.protocol.saga_view import PauseView, SagaView
+from sagas.protocol.outcomes import PAUSED
+from sagas.protocol.saga_view import OperationView, PauseView, SagaView, StepView
 from sagas.workflow.client_messages import who_and_reason
 from sagas.workflow.waits import wait_until
+
+_Row = TypeVar("_Row", StepView, OperationView)
 
 BEGINS = Call | StartSaga | RollBackSaga | UndoSaga | AcquireLocks
 """The commands that begin something, and that a machine issues again."""
@@ -96,7 +99,19 @@ class OperatorPause:
         if self.state is None or view.ended_at is not None:
             return view
         held = (*self._waiting.values(), *(command.entry for command in self._held if isinstance(command, _HELD)))
-        return replace(view, paused=PauseView(**self.state, held=held))
+        steps = tuple(_without_earlier_pause(step) if step.id in held else step for step in view.steps)
+        return replace(view, steps=steps, paused=PauseView(**self.state, held=held))
+
+
+def _without_earlier_pause(step: StepView) -> StepView:
+    """The row without a standing pause that has held it back before this one: nobody asks whether that has ended."""
+    rows = {name: getattr(step, name) for name in ("compensation", "confirmation")}
+    shown = {name: _without_pause(row) for name, row in rows.items() if row is not None}
+    return replace(_without_pause(step), **shown)
+
+
+def _without_pause(row: _Row) -> _Row:
+    return replace(row, error=None) if row.error is not None and row.error.type == PAUSED else row
 
 
 def not_paused_text(machine: Machine | None) -> str:

@@ -117,3 +117,25 @@ async def test_an_event_waits_for_the_connection_of_its_outbox(env: Environment,
         await end_pause(orders, "connection", "shop")
         assert (await finished(client, saga))["state"] == "COMPLETED"
         assert await rows(env, "saga_outbox") == 1
+
+
+async def test_a_saga_that_is_paused_by_itself_names_no_pause_that_has_ended(
+    env: Environment, orders: AsyncEngine, crm: PaymentServer
+) -> None:
+    async with env.serving(PAY) as client:
+        await pause(orders, "connection", "crm")
+        saga = await begin(client, "pay")
+        await asked_again(client, saga, 1)
+        await client.pause(saga, reason="to look at it")
+
+        async def is_held_by_itself() -> bool:
+            paused = (await client.view(saga)).paused
+            return paused is not None and paused.kind is None and "charge" in paused.held
+
+        await until(is_held_by_itself)
+        await end_pause(orders, "connection", "crm")
+        view = await client.view(saga)
+        assert view.steps[0].error is None, view.steps[0]
+        await client.resume(saga)
+        await client.signal(saga, "approve")
+        assert (await finished(client, saga))["state"] == "COMPLETED"
