@@ -26,6 +26,7 @@ from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
 from saga_activities.idle_connections import check_idle_connections
 from saga_activities.parameters.integer_parameters import send_integers_as_bigint
 from saga_activities.session_settings import SQLITE_SETTINGS, session_arguments
+from saga_activities.silent_databases import note_silence
 from sagas.errors import Unequipped, UsageError
 from sagas.settings.connections import SqlConnection, async_url
 from sagas.text.exact_json import decode_json, encode_json
@@ -155,6 +156,7 @@ def open_engine(
         check_idle_connections(engine.sync_engine)
     if backend in ("mysql", "mariadb"):
         limit_dead_peers(engine.sync_engine)
+    note_silence(engine.sync_engine)
     if backend == "postgresql":
         refuse_foreign_rights(engine.sync_engine, name, trusted_roles)  # over a connection that answers
     return engine

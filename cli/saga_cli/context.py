@@ -107,6 +107,7 @@ def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
     Raises:
         ServerDownError: the server does not answer.
     """
+    from saga_activities.silent_databases import asked_once
     from saga_cli.command_loop import run_command
     from saga_cli.own_identity import own_identity
     from saga_workers.temporal.temporal_client import connect
@@ -114,7 +115,8 @@ def with_client(work: Callable[[Client, Settings], Awaitable[T]]) -> T:
     settings = load_settings()
 
     async def connected() -> T:
-        return await work(await connect(settings, identity=own_identity()), settings)
+        with asked_once():
+            return await work(await connect(settings, identity=own_identity()), settings)
 
     return run_command(connected())
 

@@ -24,6 +24,7 @@ from saga_activities.guard.tables import DEFAULT_SHARDS
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
 from saga_activities.locks import tables as lock_tables
 from saga_activities.session_settings import session_arguments
+from saga_activities.silent_databases import note_silence
 from saga_activities.table_names import table_names
 from saga_spark import output_records
 from saga_workers.runtime.database_access import access_help, driver_errors, driver_message, unusable
@@ -123,6 +124,7 @@ def open_command_engine(connection: SqlConnection) -> AsyncEngine:
         cast_parameters(engine)
         make_commits_durable(engine)
     limit_lock_waits(engine)
+    note_silence(engine.sync_engine)
     return engine
 
 

@@ -45,9 +45,11 @@ async def read_database_traces(
 ) -> DatabaseTraces:
     """Ask the databases of the project. ``on_error`` gets each question that is not answered."""
     scan = GuardScan(project.settings)
-    lost = await _in_time("sagas without a run", find_lost(locator, project.settings, scan=scan), on_error)
-    prepared = await _in_time("prepared transactions", stuck_prepared(project), on_error)
-    refused = await _in_time("refused replies", newest_refused_replies(project.settings), on_error)
+    lost, prepared, refused = await asyncio.gather(
+        _in_time("sagas without a run", find_lost(locator, project.settings, scan=scan), on_error),
+        _in_time("prepared transactions", stuck_prepared(project), on_error),
+        _in_time("refused replies", newest_refused_replies(project.settings), on_error),
+    )
     return DatabaseTraces(lost or (), prepared or {}, scan.complete, refused or {})
 
 

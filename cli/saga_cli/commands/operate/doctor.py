@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 def doctor() -> int:
     """Check server, namespace, search attributes, workers, databases, every SQL statement, clocks, Spark and Kafka."""
+    from saga_activities.silent_databases import asked_once
     from saga_cli.command_loop import run_command
     from saga_workers.doctor.checks import run_checks
 
-    with shown_progress() as show:
+    with shown_progress() as show, asked_once():
         findings = run_command(run_checks(load_settings(), on_progress=show))
     print_list([finding.to_json() for finding in findings], human=_print_results)
     return FAILED if any(finding.ok is False for finding in findings) else DONE
