@@ -84,7 +84,7 @@ class ScheduledStart:
         while state is None and waits:
             await self._wait_for_next_look(workflow.time() - began)
             if self._cancelled and not self._cancel_sent:
-                await self._cancel_saga(saga_id, slot)
+                await self._cancel_saga(saga_id, saga, slot)
             state = (await _perform(SLOT_STATE_ACTIVITY, {"id": saga_id}, f"has {saga_id} ended?"))["state"]
         return {"id": saga_id, "scheduled_at": slot, "started": answer["started"], "state": state}
 
@@ -96,10 +96,11 @@ class ScheduledStart:
             summary="has it ended?",
         )
 
-    async def _cancel_saga(self, saga_id: str, slot: str) -> None:
+    async def _cancel_saga(self, saga_id: str, saga: str, slot: str) -> None:
         self._cancel_sent = True
         reason = workflow.cancellation_reason() or f"its scheduled start of {slot} was cancelled"
-        answer = await _perform(SLOT_CANCEL_ACTIVITY, {"id": saga_id, "reason": reason}, f"cancel {saga_id}")
+        request = {"id": saga_id, "saga": saga, "reason": reason}
+        answer = await _perform(SLOT_CANCEL_ACTIVITY, request, f"cancel {saga_id}")
         if (refusal := answer.get("refused")) is not None:
             workflow.logger.info("%s is not cancelled, and goes on: %s", saga_id, refusal)
 

@@ -63,6 +63,10 @@ async def test_allow_all_runs_sagas_side_by_side(scheduled: ScheduledProject) ->
     for id in (second, third):
         await scheduled.wait_for(id, "RUNNING")
     assert await scheduled.state(first) == "RUNNING"
+    await scheduled.approve(first)
+    await scheduled.wait_for(first, "COMPLETED")
+    outcomes = {start["id"]: start["outcome"] for start in (await scheduled.shown())["last"]}
+    assert outcomes == {first: "COMPLETED", second: "running", third: "running"}
 
 
 async def test_cancel_other_undoes_the_earlier_saga_first(scheduled: ScheduledProject) -> None:
@@ -83,7 +87,7 @@ async def test_cancel_other_undoes_the_earlier_saga_first(scheduled: ScheduledPr
     assert (await scheduled.last())[0]["outcome"] == "COMPENSATED"
     reason = (await scheduled.cli.client.view(first)).reason
     assert reason is not None
-    assert reason.kind == "cancelled"
+    assert (reason.kind, reason.details["who"]) == ("cancelled", f"the schedule of {scheduled.name} (unverified)")
 
 
 async def skipped(scheduled: ScheduledProject, count: int) -> bool:

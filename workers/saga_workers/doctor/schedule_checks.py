@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from temporalio.client import Client as Temporal
 
 from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.location.locator import using_locator
 from saga_workers.schedules.schedule_status import ScheduleStatus, read_statuses
 from saga_workers.schedules.slot_starts import SlotStart, last_starts
 from sagas.errors import SagaError
@@ -22,9 +23,10 @@ async def check_schedules(temporal: Temporal, project: Project) -> list[DoctorRe
     except SagaError as error:
         return [DoctorResult("schedules", False, error.message, error.help)]
     results: list[DoctorResult] = []
-    for status in statuses:
-        starts = () if status.current is None else await last_starts(temporal, status.current)
-        results += _results(status, starts)
+    async with using_locator(temporal, project.settings) as locator:
+        for status in statuses:
+            starts = () if status.current is None else await last_starts(locator, status.current)
+            results += _results(status, starts)
     return results
 
 

@@ -10,6 +10,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import ScheduleDescription
 
 from saga_activities.concurrency import Backoff
+from saga_workers.location.locator import Locator
 from saga_workers.schedules.schedule_status import ScheduleStatus, describe
 from saga_workers.schedules.schedule_view import status_of
 from saga_workers.schedules.slot_starts import last_starts
@@ -36,11 +37,12 @@ async def set_paused(
     return "paused" if paused else "active"
 
 
-async def run_now(temporal: Temporal, project: Project, saga: str) -> dict[str, Any]:
+async def run_now(locator: Locator, project: Project, saga: str) -> dict[str, Any]:
     """Ask Temporal for a start now, and wait until it is known what has become of it, for a while.
 
     Raises UsageError if there is no schedule in Temporal, RefusedError if its trigger was removed.
     """
+    temporal = locator.temporal
     status = await _existing(temporal, project, saga)
     if status.definition is None:
         raise RefusedError(f"the saga {saga} has no schedule any more", help="saga setup    removes it from Temporal")
@@ -54,7 +56,7 @@ async def run_now(temporal: Temporal, project: Project, saga: str) -> dict[str, 
         if current is None:
             raise RefusedError(f"the schedule of {saga} has just been deleted", help="saga setup    makes it again")
         if _has_new_start(before, current):
-            start = (await last_starts(temporal, current))[0]
+            start = (await last_starts(locator, current))[0]
             if start.id is not None or start.failed or time.monotonic() > deadline:
                 answer = {"saga": saga, "id": start.id, "scheduled_at": start.scheduled_at, "refused": start.failed}
                 return {**answer, "outcome": f"{start.id or start.scheduled_at} {start.outcome}"}

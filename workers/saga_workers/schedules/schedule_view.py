@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from temporalio.client import Client as Temporal
 
+from saga_workers.location.locator import Locator
 from saga_workers.schedules.schedule_status import Need, ScheduleStatus, describe, read_status, read_statuses
 from saga_workers.schedules.slot_starts import SlotStart, last_starts
 from sagas.errors import UsageError
@@ -63,10 +64,10 @@ async def list_views(temporal: Temporal, project: Project) -> list[ScheduleView]
     return [_view(status) for status in await read_statuses(temporal, project)]
 
 
-async def read_view(temporal: Temporal, project: Project, saga: str) -> ScheduleView:
+async def read_view(locator: Locator, project: Project, saga: str) -> ScheduleView:
     """One schedule with its last starts. Raises UsageError if the saga has none, neither there nor in the files."""
-    status = await status_of(temporal, project, saga)
-    return _view(status, () if status.current is None else await last_starts(temporal, status.current))
+    status = await status_of(locator.temporal, project, saga)
+    return _view(status, () if status.current is None else await last_starts(locator, status.current))
 
 
 async def status_of(temporal: Temporal, project: Project, saga: str) -> ScheduleStatus:

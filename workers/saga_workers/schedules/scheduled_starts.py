@@ -8,7 +8,7 @@ from typing import Any
 
 from saga_workers import interventions
 from saga_workers.location.locator import Locator
-from saga_workers.location.verified_outcomes import state_of
+from saga_workers.schedules.final_states import final_state
 from saga_workers.schedules.slot_request import slot_request
 from saga_workers.start.existing_sagas import AlreadyEnded, StartedWithOtherInput
 from saga_workers.start.saga_starter import SagaStarter
@@ -44,8 +44,8 @@ class ScheduledStarts:
         if activity_type == SLOT_ACTIVITY:
             return await self._start(request["saga"], datetime.fromisoformat(request["scheduled_at"]))
         if activity_type == SLOT_STATE_ACTIVITY:
-            return {"state": await self._final_state(request["id"])}
-        return await self._cancel(request["id"], request["reason"])
+            return {"state": await final_state(self._locator, request["id"])}
+        return await self._cancel(request["id"], request["reason"], request["saga"])
 
     async def _start(self, saga: str, scheduled_at: datetime) -> dict[str, Any]:
         """``id``, ``started`` and, if it has ended before, ``state``; or ``refused`` with the reason.
@@ -81,23 +81,11 @@ class ScheduledStarts:
             starter = self._starters[definition.saga] = await self._make_starter(definition)
         return starter
 
-    async def _final_state(self, saga_id: str) -> str | None:
-        """How the saga has ended; None while it runs, is parked, or is being undone."""
-        location = await self._locator.locate(saga_id)
-        match location.kind:
-            case "running" | "in bulk" | "undoing":
-                return None
-            case "terminated":
-                return "TERMINATED"
-            case "ended" | "unknown" if location.run is not None:
-                return await state_of(self._locator, location.run.run)
-            case "ended" if location.row is not None:
-                return location.row.view.state
-        return "UNKNOWN"
-
-    async def _cancel(self, saga_id: str, reason: str) -> dict[str, Any]:
+    async def _cancel(self, saga_id: str, reason: str, saga: str) -> dict[str, Any]:
         try:
-            result = await interventions.cancel(self._locator, saga_id, reason=reason[:MAX_CANCEL_WORDS])
+            result = await interventions.cancel(
+                self._locator, saga_id, reason=reason[:MAX_CANCEL_WORDS], who=f"the schedule of {saga}"
+            )
         except (UsageError, RefusedError) as error:
             return {"refused": error.message}
         return {"answer": result.answer}

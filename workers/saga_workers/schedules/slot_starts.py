@@ -8,9 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from temporalio.client import (
-    Client as Temporal,
-)
-from temporalio.client import (
     ScheduleActionExecutionStartWorkflow,
     ScheduleActionResult,
     ScheduleDescription,
@@ -19,6 +16,9 @@ from temporalio.client import (
 )
 from temporalio.exceptions import ApplicationError
 
+from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.location.locator import Locator
+from saga_workers.schedules.final_states import final_state
 from saga_workers.temporal.foreign_payloads import UNREADABLE_PAYLOAD
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.errors import SagaError
@@ -45,13 +45,13 @@ class SlotStart:
         return asdict(self)
 
 
-async def last_starts(temporal: Temporal, current: ScheduleDescription) -> list[SlotStart]:
+async def last_starts(locator: Locator, current: ScheduleDescription) -> list[SlotStart]:
     """The last ten starts, newest first. Raises RPCError."""
-    return await asyncio.gather(*(_read(temporal, current.id, made) for made in reversed(current.info.recent_actions)))
+    return await asyncio.gather(*(_read(locator, current.id, made) for made in reversed(current.info.recent_actions)))
 
 
-async def _read(temporal: Temporal, schedule: str, made: ScheduleActionResult) -> SlotStart:
-    action = made.action
+async def _read(locator: Locator, schedule: str, made: ScheduleActionResult) -> SlotStart:
+    action, temporal = made.action, locator.temporal
     assert isinstance(action, ScheduleActionExecutionStartWorkflow)
     slot = action.workflow_id.removeprefix(f"{schedule}-")  # that of the result has the jitter
     run_id = action.first_execution_run_id
@@ -68,7 +68,7 @@ async def _read(temporal: Temporal, schedule: str, made: ScheduleActionResult) -
     try:
         if status is WorkflowExecutionStatus.COMPLETED:
             result = await handle.result()
-            return _ended(slot, action.workflow_id, result if isinstance(result, Mapping) else {})
+            return await _ended(locator, slot, action.workflow_id, result if isinstance(result, Mapping) else {})
         if status is WorkflowExecutionStatus.FAILED:
             await handle.result()
     except WorkflowFailureError as error:
@@ -80,8 +80,13 @@ async def _read(temporal: Temporal, schedule: str, made: ScheduleActionResult) -
     return SlotStart(slot, action.workflow_id, saga_id, status.name.lower().replace("_", " "), failed=True)
 
 
-def _ended(slot: str, workflow_id: str, result: Mapping[str, Any]) -> SlotStart:
-    state = result.get("state")
+async def _ended(locator: Locator, slot: str, workflow_id: str, result: Mapping[str, Any]) -> SlotStart:
+    saga_id, state, outcome = result.get("id"), result.get("state"), "started"
+    if state is None and isinstance(saga_id, str):  # with `allow_all` the start does not wait for the end of its saga
+        try:
+            state = await final_state(locator, saga_id)
+            outcome = "running"
+        except LedgerUnavailable:
+            pass
     earlier = "" if result.get("started", True) else "already started, "
-    outcome = f"{earlier}{state or 'started'}"
-    return SlotStart(slot, workflow_id, result.get("id"), outcome, failed=state not in _NOT_ENDED)
+    return SlotStart(slot, workflow_id, saga_id, f"{earlier}{state or outcome}", failed=state not in _NOT_ENDED)

@@ -71,7 +71,7 @@ def show_command(name: Name) -> int:
     async def read(client: Client) -> ScheduleView:
         from saga_workers.schedules.schedule_view import read_view
 
-        return await read_view(client.temporal, client.project, name)
+        return await read_view(client.locator, client.project, name)
 
     view = _with_client(read)
     print_document(view.to_json(), human=lambda: _print_view(view))
@@ -139,7 +139,7 @@ def run_command(name: Name) -> int:
 
         print_target(client.project.settings)
         await warn_without_poller(client)
-        return await run_now(client.temporal, client.project, name)
+        return await run_now(client.locator, client.project, name)
 
     result = _with_client(run)
     print_document(result, human=lambda: echo(f"{name}: {result['outcome']}"))
