@@ -23,6 +23,7 @@ from sagas.definition.model import Definition
 from sagas.errors import UsageError
 from sagas.expressions.work_budget import TooComplex, WorkBudget, bounded
 from sagas.input_limits import MAX_CHECK_STEPS
+from sagas.text.work_portions import resting
 
 _LONGEST_REST = 0.05
 """Seconds of one rest; a part of a check that counts no steps may have taken longer."""
@@ -129,7 +130,7 @@ class InputChecks:
 
 
 def _paced(pace: _Pace, budget: WorkBudget, call: Callable[[], _Checked]) -> _Checked:
-    with pace, bounded(budget):
+    with pace, bounded(budget), resting(pace.rest):
         return call()
 
 

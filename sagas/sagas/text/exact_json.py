@@ -19,12 +19,14 @@ import msgspec
 from sagas.input_limits import MAX_DECIMAL_DIGITS, MAX_INTEGER_DIGITS
 from sagas.text.json_mistakes import InvalidJson
 from sagas.text.shortening import shorten
+from sagas.text.work_portions import count_text, count_value, in_portions
 
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 
 def exact_number(text: str) -> Decimal:
     """The number of a literal with a fraction or an exponent. Raises ValueError above :data:`MAX_DECIMAL_DIGITS`."""
+    count_value()
     try:
         number = Decimal(text) if len(text) <= MAX_DECIMAL_DIGITS + 10 else None
     except ArithmeticError:  # an exponent that no Decimal has
@@ -98,6 +100,7 @@ def _decode_or_explain(data: str | bytes, **hooks: Any) -> Any:
 
 
 def _bounded_integer(text: str) -> int:
+    count_value()
     if len(text) > MAX_INTEGER_DIGITS + 1:
         raise ValueError(f"the number {shorten(text, 40)} has more than {MAX_INTEGER_DIGITS:,} digits")
     return int(text)
@@ -111,7 +114,9 @@ def decode_unambiguous(data: str | bytes) -> Any:
     try:
         text = data.encode() if isinstance(data, str) else data
         if not _may_have_long_integer(text):
+            count_text(len(text))
             value = _DECODER.decode(text)
+            count_text(len(text))
             if _has_all_names(value, text):
                 return value
     except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
@@ -130,7 +135,11 @@ def _has_all_names(value: Any, text: bytes) -> bool:
     """
     colons = text.count(b":")
     may_be_escaped = b"\\u003a" in text or b"\\u003A" in text
-    return not colons or (not may_be_escaped and _ENCODER.encode(value).count(b":") == colons)
+    if not colons or may_be_escaped:
+        return not colons
+    written = _ENCODER.encode(value)
+    count_text(len(written))
+    return written.count(b":") == colons
 
 
 class RepeatedName(ValueError):
@@ -142,6 +151,7 @@ class RepeatedName(ValueError):
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    count_value()
     value = dict(pairs)
     if len(value) < len(pairs):
         seen: set[str] = set()
@@ -172,10 +182,10 @@ def with_json_names(value: Any) -> Any:
     waiting: list[Any] = [(value,)]
     while waiting:
         container = waiting.pop()
-        if isinstance(container, dict) and not all(isinstance(key, str) for key in container):
+        if isinstance(container, dict) and not all(isinstance(key, str) for key in in_portions(container)):
             return decode_json(encode_json(value))
         items = container.values() if isinstance(container, dict) else container
-        waiting += [item for item in items if isinstance(item, dict | list)]
+        waiting += [item for item in in_portions(items) if isinstance(item, dict | list)]
     return value
 
 
@@ -185,9 +195,11 @@ def canonical_json(value: Any) -> str:
     Numbers are compared as written: 1.10 and 1.1 differ here. Raises as :func:`encode_json`.
     """
     try:
-        return _CANONICAL.encode(value).decode()
+        text = _CANONICAL.encode(value).decode()
     except UnicodeEncodeError:
         return _encode_with_escapes(value, None, sort=True)
+    count_text(len(text))
+    return text
 
 
 def to_ascii(text: str) -> str:
@@ -249,7 +261,7 @@ def _write_items(
         first = "\n" + " " * (layout.indent * level)
         between, last = "," + first, "\n" + " " * (layout.indent * (level - 1))
     yield brackets[0]
-    for index, (key, item) in enumerate(items):
+    for index, (key, item) in enumerate(in_portions(items)):
         yield (between if index else first) + key
         yield from _write(item, default, layout, level + 1)
     yield last + brackets[1]

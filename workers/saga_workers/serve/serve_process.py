@@ -12,6 +12,7 @@ from saga_workers.client import Client
 from saga_workers.input_limits import MAX_CONNECTIONS
 from saga_workers.location.locator import using_locator
 from saga_workers.location.verified_outcomes import can_verify
+from saga_workers.runtime.garbage import freeze_loaded_objects
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.runtime.logs import fields
@@ -81,6 +82,7 @@ async def run_api(
                 grace=grace.total_seconds(),
             )
         )
+        freeze_loaded_objects()
         log.info("serving sagas over HTTP", extra=fields(namespace=temporal.namespace, port=listening.port))
         await stop.wait()
         log.info("stopping: %d requests have %d s to complete", listening.busy, int(grace.total_seconds()))

@@ -21,6 +21,7 @@ from saga_activities.messaging import inbox
 from saga_workers.client import Client
 from saga_workers.runtime.current_definitions import CurrentDefinitions, log_diagnostics
 from saga_workers.runtime.database_access import driver_message
+from saga_workers.runtime.garbage import freeze_loaded_objects
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import LEAVE_TIMEOUT, exit_after_grace, run_tasks, stop_on_signals
@@ -169,6 +170,7 @@ async def run_trigger(
             len(todo.bridges),
             extra=fields(kafka=project.settings.kafka.servers),
         )
+        freeze_loaded_objects()
         await run_tasks(parts.make_tasks(todo, grace.total_seconds()), stop)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import hashlib
 import logging
 from collections.abc import AsyncIterator
@@ -29,6 +28,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.reconcile.missing_rows import write_missing_rows_forever
 from saga_workers.runtime.background import start_background
 from saga_workers.runtime.current_definitions import log_diagnostics
+from saga_workers.runtime.garbage import freeze_loaded_objects
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
@@ -101,7 +101,7 @@ async def run_worker(
                 failed=lambda saga, why: log.warning("schedule not set up: %s", why, extra=fields(saga=saga)),
             )
         await stack.enter_async_context(_run_retention(project, plugin, client, retention))
-        _freeze_loaded_objects()
+        freeze_loaded_objects()
         deliveries = start_background(partial(delivering.run, grace.total_seconds()), "delivery of enqueued rows")
         stack.push_async_callback(end_tasks, [deliveries])
         if deployment is not None:
@@ -125,16 +125,6 @@ async def _report_missing_version(client: Client, project: Project) -> None:
             if version is not None:
                 log.warning("%s", with_set_current_command(version))
                 return
-
-
-def _freeze_loaded_objects() -> None:
-    """Exclude the loaded modules from garbage collection, because they live as long as the process.
-
-    A full collection would otherwise stop all attempts for a tenth of a second; now it visits only newer objects.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000)  # the default of 700 objects fills a generation within a few attempts
 
 
 @contextlib.asynccontextmanager
