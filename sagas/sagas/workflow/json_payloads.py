@@ -29,6 +29,9 @@ ENVELOPE_VALUES = 1_000
 JSON_ENCODING = b"json/plain"
 _NULL = b"binary/null"
 
+UNENCRYPTED = "saga-unencrypted"
+"""The key in the metadata of a payload that the codec of this process leaves in clear."""
+
 MISSING_KEY_ENCODING = f"saga/missing-key/{secrets.token_hex(16)}".encode()
 """The encoding of a payload that this worker cannot decrypt; its data is the id of the key that it names.
 
@@ -70,6 +73,16 @@ def require_value_key(payload: Payload) -> None:
 def json_payload(value: Any) -> Payload:
     """The payload of a JSON value. Raises TypeError, ValueError or RecursionError if it is none."""
     return Payload(metadata={"encoding": JSON_ENCODING}, data=encode_json(value))
+
+
+def question(value: Any) -> RawValue:
+    """The argument of a query, never encrypted: a worker without the key of the one who asks can answer as well.
+
+    Temporal keeps no query. ``value``: ids and random texts, no value of a saga. Raises as :func:`json_payload`.
+    """
+    payload = json_payload(value)
+    payload.metadata[UNENCRYPTED] = b"true"
+    return RawValue(payload)
 
 
 def raw_json(value: Any) -> RawValue:

@@ -132,6 +132,9 @@ async def _refused_replies(locator: Locator, view: SagaView) -> list[str]:
 
 
 def with_reasons(view: SagaView, reasons: Sequence[str]) -> SagaView | None:
+    """The view with its reasons; None if it has none. A parked saga has one, also if its worker cannot tell it."""
+    if view.state == "PARKED" and not reasons:
+        reasons = ["it is parked" + (f", but why is not known: {view.incomplete}" if view.incomplete else "")]
     return replace(view, stuck=tuple(reasons)) if reasons else None
 
 

@@ -20,6 +20,7 @@ from sagas.protocol.payloads import MACHINE_QUERY, VIEW_QUERY, unpack_state
 from sagas.protocol.signed_content import message_content
 from sagas.settings import Settings
 from sagas.settings.signing_keys import SigningKeys
+from sagas.workflow.json_payloads import question
 
 _QUERY_TIMEOUT = timedelta(seconds=5)
 
@@ -45,7 +46,7 @@ async def query_machine(
     handle = temporal.get_workflow_handle(workflow_id, run_id=run)
     answer: Any
     try:
-        answer = await handle.query(MACHINE_QUERY, args=args, rpc_timeout=timeout)
+        answer = await handle.query(MACHINE_QUERY, args=[question(each) for each in args], rpc_timeout=timeout)
     except UNREADABLE_PAYLOAD as error:
         raise RefusedError(f"the answer of {saga_id} cannot be read: {error}") from error
     if answer is None:

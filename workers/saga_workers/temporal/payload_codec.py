@@ -15,7 +15,7 @@ from temporalio.converter import BinaryNullPayloadConverter, PayloadCodec
 from saga_activities.value_cipher import NotOfThisKey, UnknownKey, ValueCipher
 from sagas.settings import Settings
 from sagas.settings.codec import load_codec_keys
-from sagas.workflow.json_payloads import MISSING_KEY_ENCODING
+from sagas.workflow.json_payloads import MISSING_KEY_ENCODING, UNENCRYPTED
 
 ENCRYPTED = b"binary/encrypted"
 """The encoding of an encrypted payload."""
@@ -32,7 +32,7 @@ class EncryptingCodec(PayloadCodec):
     in the workflow task, which would fail again and again because of a signal that anybody may have sent.
 
     A null is never encrypted: Temporal deletes a memo field by it, such as a claim about the end of a saga that came
-    with a start.
+    with a start. Nor is :func:`sagas.workflow.json_payloads.question`.
     """
 
     def __init__(self, cipher: ValueCipher) -> None:
@@ -56,8 +56,8 @@ class EncryptingCodec(PayloadCodec):
         return [self.decrypt(payload) for payload in payloads]
 
     def encrypt(self, payload: Payload) -> Payload:
-        """One payload, encrypted; a null as it is."""
-        if payload.metadata.get("encoding") == _NULL:
+        """One payload, encrypted; a null or a question as it is."""
+        if payload.metadata.get("encoding") == _NULL or UNENCRYPTED in payload.metadata:
             return payload
         metadata = {"encoding": ENCRYPTED, _KEY_ID: self._cipher.key_id.encode()}
         return Payload(metadata=metadata, data=self._cipher.encrypt(payload.SerializeToString()))

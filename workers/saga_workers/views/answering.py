@@ -39,6 +39,7 @@ from sagas.settings.signing_keys import SigningKeys
 from sagas.text.exact_json import decode_json
 from sagas.text.json_values import parse_json
 from sagas.text.printable import printable_line
+from sagas.workflow.json_payloads import question
 from sagas.workflow.run_trust import KeyMissing
 
 DUE = 10.0
@@ -130,7 +131,8 @@ class Workers:
             # The timeout of an RPC does not bound all of its attempts: concurrent queries of a run whose workflow task
             # waits for a worker end one after the other, each after as long.
             async with asyncio.timeout(timeout.total_seconds()):
-                answer = await handle.query(name, args=arguments, result_type=_ANSWER, rpc_timeout=timeout)
+                questions = [question(argument) for argument in arguments]
+                answer = await handle.query(name, args=questions, result_type=_ANSWER, rpc_timeout=timeout)
         except (TimeoutError, RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
             raise await self._why(described, error, timeout) from None
         except UNREADABLE_PAYLOAD as error:

@@ -24,6 +24,7 @@ from sagas.protocol.payloads import BULK_WORKFLOW
 from sagas.protocol.standing_pause import ONE_SAGA, StandingPause
 from sagas.text.shell import saga_command
 from sagas.text.shortening import counted
+from sagas.workflow.json_payloads import question
 
 _MOST_ASKED = 200
 """Bulk workflows that are asked; with more, the numbers are lower bounds."""
@@ -91,7 +92,7 @@ async def _count_in_bulk(temporal: Temporal, criteria: SagaFilter) -> tuple[coll
         handle = temporal.get_workflow_handle(id, run_id=run_id)
         try:
             async with gate, asyncio.timeout(_QUERY_TIMEOUT.total_seconds()):
-                return await handle.query(HELD_QUERY, criteria.saga, result_type=dict[str, int])
+                return await handle.query(HELD_QUERY, question(criteria.saga), result_type=dict[str, int])
         except (TimeoutError, RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError, TypeError):
             return None
 
