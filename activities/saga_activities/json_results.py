@@ -1,4 +1,6 @@
-"""Results of actions as JSON: exact numbers, times in ISO 8601, and an error for a value without a JSON form."""
+"""Values of authors as JSON, such as results, inputs that are enqueued, and events: exact numbers, times in ISO 8601,
+and an error for a value without a JSON form.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def to_json_value(value: Any, depth: int = 0) -> Any:
     such form, for a number that JSON does not have, and for a value that is nested too deeply.
     """
     if depth > MAX_JSON_DEPTH:
-        raise UnusableResult(f"a result must not be nested deeper than {MAX_JSON_DEPTH} levels")
+        raise UnusableResult(f"values must not be nested deeper than {MAX_JSON_DEPTH} levels")
     match value:
         case None | bool():
             return value
@@ -61,8 +63,8 @@ def to_json_value(value: Any, depth: int = 0) -> Any:
             return _duration(value)
         case bytes() | bytearray() | memoryview():
             raise UnusableResult(
-                "a result must not contain bytes, for which JSON has no form: return text, such as encode(x, 'hex') on"
-                " PostgreSQL, hex(x) on MySQL, MariaDB and SQLite, and x.hex() in Python"
+                "JSON has no form for bytes: give text, such as encode(x, 'hex') on PostgreSQL, hex(x) on MySQL,"
+                " MariaDB and SQLite, and x.hex() in Python"
             )
         case Mapping():
             require_names(value.keys(), _json_key)
@@ -75,7 +77,7 @@ def to_json_value(value: Any, depth: int = 0) -> Any:
     if callable(dump):
         return to_json_value(dump(), depth)
     raise UnusableResult(
-        f"JSON has no form for a value of type {type(value).__name__}: return text, such as `v::text as v` of a column"
+        f"JSON has no form for a value of type {type(value).__name__}: give text, such as `v::text as v` of a column"
         " of PostgreSQL, which takes it back, or str(v) in Python"
     )
 
@@ -85,20 +87,20 @@ def json_number(value: int | float | Decimal) -> int | Decimal:
     could read again."""
     if isinstance(value, int):
         if has_too_many_digits(value):
-            raise UnusableResult("a result must not contain an integer of more than 4,000 digits")
+            raise UnusableResult("an integer must not have more than 4,000 digits")
         return int(value)
     number = Decimal(float.__repr__(value)) if isinstance(value, float) else value
     if not number.is_finite():
-        raise UnusableResult(f"a result must not contain {value}: JSON has no such number, so return null or a string")
+        raise UnusableResult(f"{value} cannot be stored: JSON has no such number, so give null or a string")
     if (problem := decimal_problem(number)) is not None:
-        raise UnusableResult(f"a result cannot be stored: {problem}")
+        raise UnusableResult(f"a value cannot be stored: {problem}")
     return number
 
 
 def require_names(keys: Collection[Any], name: Callable[[Any], str]) -> None:
     """Raises :class:`UnusableResult` if two keys have one ``name``."""
     if (problem := names_problem(keys, name)) is not None:
-        raise UnusableResult(f"a result cannot be stored: {problem}")
+        raise UnusableResult(f"a value cannot be stored: {problem}")
 
 
 def _object(items: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
@@ -122,5 +124,5 @@ def _duration(length: timedelta) -> str:
 
 def _json_key(key: Any) -> str:
     if not isinstance(key, str | int | Decimal | UUID | date):
-        raise UnusableResult(f"a key of a result must be a string, not a {type(key).__name__}")
+        raise UnusableResult(f"the key of an object must be a string, not a {type(key).__name__}")
     return key if isinstance(key, str) else str(to_json_value(key))

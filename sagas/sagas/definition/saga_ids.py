@@ -101,8 +101,11 @@ def workflow_id_problem(id: str) -> str | None:
 
 
 def _shown(text: str) -> str:
-    """A text for a message: at most 80 characters, with escapes for what cannot be printed."""
-    return printable_line(shorten(text))
+    """A text for a message: at most 80 characters, with escapes for what cannot be printed. With blanks it is in
+    quotes, as nobody sees otherwise where it ends.
+    """
+    shown = printable_line(shorten(text))
+    return f"'{shown}'" if " " in text or text != text.strip() else shown
 
 
 def _saga_of(run: str) -> str:

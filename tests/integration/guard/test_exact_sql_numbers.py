@@ -82,7 +82,7 @@ async def test_a_number_that_json_does_not_have_is_refused_with_its_column(numbe
         outcome = await perform(numbers, f"select 1 as n, {value} as total")
         assert outcome.failure is not None
         assert outcome.failure.message == (
-            f"a result must not contain {shown}: JSON has no such number, so return null or a string (field total)"
+            f"{shown} cannot be stored: JSON has no such number, so give null or a string (field total)"
         )
         assert not outcome.retryable
 
