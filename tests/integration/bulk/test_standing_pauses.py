@@ -11,7 +11,7 @@ from saga_activities import standing_pauses
 from saga_activities.ledger.pauses import begin_pause, end_pause
 from saga_workers.batch.batch_control import cancel_members
 from saga_workers.views.held_counts import count_held
-from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.worker.worker_metrics import SagaGauges
 from sagas.protocol.standing_pause import StandingPause
 from sagas.settings.connections import async_url
@@ -47,6 +47,8 @@ async def test_chunks_wait_without_attempts(bank: Bank, monkeypatch: pytest.Monk
     own = SagaFilter(task_queue=bank.client.project.settings.temporal.task_queue)
     held = await count_held(bank.client.temporal, own, ["connection=bank"])
     assert (held.by_order["connection=bank"], held.is_complete) == (50, True), "of one bulk workflow"
+    listed = [view async for view in query_sagas(bank.client.locator, own, limit=3)]
+    assert ["paused with the connection bank by mia since" in (view.pause_text or "") for view in listed] == [True] * 3
     assert await cancel_members(bank.client.locator, ["t-7"], {"reason": "enough", "who": "mia"}) == {"t-7": "accepted"}
     await wait_until(bank, "t-7", "COMPENSATED")
     assert set(bank.balances().values()) == {100}

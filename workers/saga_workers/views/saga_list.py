@@ -226,8 +226,9 @@ async def bulk_views(
 ) -> list[SagaView]:
     """The sagas that bulk workflows run and that match, newest first.
 
-    None with a filter in Temporal's syntax. Raises LedgerUnavailable. Only with ``ask`` the bulk workflows are queried;
-    without it a saga is RUNNING until it has ended, or TERMINATED if its bulk workflow was.
+    None with a filter in Temporal's syntax. Raises LedgerUnavailable. Only with ``ask``, or while a standing pause may
+    hold sagas, the bulk workflows are queried; else a saga is RUNNING until it has ended, or TERMINATED if its bulk
+    workflow was.
     """
     states = criteria.states or STATES
     if criteria.where is not None or not (ask or {"RUNNING", "TERMINATED"} & set(states)):
@@ -236,6 +237,8 @@ async def bulk_views(
     claims = await locator.ledger.bulk_claims(rows, limit + len(without))
     members = await locator.members(claims, without=without)
     temporal = locator.temporal
+    if ask is None and members and (await locator.ledger.pauses() or await locator.ledger.open_breakers()):
+        ask = Workers(temporal, locator.keys)
     if ask is None:
         views = [claimed_view(temporal, member, web_ui=web_ui) for member in members]
     else:
