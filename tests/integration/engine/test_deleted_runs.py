@@ -207,18 +207,24 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
                 await start_again(client, await client.locator.locate(id))
 
 
+async def replaced_saga(client: Client) -> str:
+    """A saga that was ended by the start of its id with another input, which has parked at its first effect."""
+    id = await begin(client, "replaceable", {"n": 1})
+    await waits_at(client, id)
+    await client.temporal.start_workflow(
+        "replaceable",
+        {"n": 2},
+        id=id,
+        task_queue=client.project.settings.temporal.task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
+    )
+    assert (await finished(client, id))["state"] == "PARKED"
+    return id
+
+
 async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one(env: Environment) -> None:
     async with env.serving(PLAIN) as client:
-        id = await begin(client, "replaceable", {"n": 1})
-        await waits_at(client, id)
-        await client.temporal.start_workflow(
-            "replaceable",
-            {"n": 2},
-            id=id,
-            task_queue=client.project.settings.temporal.task_queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
-        )
-        assert (await finished(client, id))["state"] == "PARKED"
+        id = await replaced_saga(client)
         scope = ReconciliationScope(saga_id=id)
         [replaced] = await find_lost_runs(client.locator, client.project.settings, scope, [])
         assert (replaced.kind, replaced.details["effects"]) == ("run_replaced", "open effects: first on shop")
@@ -237,6 +243,48 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
         assert await env.effects() == []
         assert [call.value for call in env.asked if call.what == "undo first"] == [1]
         assert open_effects(await recorded_effects(client.project.settings, id)) == ""
+
+
+@pytest.mark.sampled(keep=1)
+@pytest.mark.parametrize("ends", ["cancelled", "given up"])
+async def test_an_effect_beside_which_another_run_has_completed_is_resumed(env: Environment, ends: str) -> None:
+    """An operator has let the other run do its step once more, and it has ended: the first effect is still open."""
+    async with env.serving(PLAIN) as client:
+        id = await replaced_saga(client)
+        async with env.engine.begin() as connection:
+            await connection.execute(text("update effects set what = 'earlier first'"))  # `what` is unique
+        await client.resolve(id, {"step": "first", "decision": "retry", "reason": "because", "who": "ada"})
+        await waits_at(client, id)
+        await handle(client, id).signal("go")
+        assert (await finished(client, id))["state"] == "COMPLETED"
+        completed = ["earlier first", "first", "second"]
+        assert await env.effects() == completed
+        [replaced] = await find_lost_runs(client.locator, client.project.settings, ReconciliationScope(saga_id=id), [])
+        assert (replaced.kind, replaced.details["effects"]) == ("run_replaced", "open effects: first on shop")
+        async with env.engine.begin() as connection:  # younger ones may be those of a start that is not seen yet
+            older = "update saga_guard set created_at = created_at - 120 where saga_id = :id"
+            await connection.execute(text(older), {"id": id})
+        scan = GuardScan(client.project.settings)
+        traces = DatabaseTraces(await find_lost(client.locator, client.project.settings, scan=scan))
+        listed = [view async for view in list_stuck(client.locator, SagaFilter(), limit=100, databases=traces)]
+        assert [(view.needs_resume, remedy(view)) for view in listed if view.id == id] == [(True, f"saga resume {id}")]
+        told = await check_sagas(client.temporal, client.project)
+        assert [(each.ok, each.help) for each in told if id in each.message] == [(False, f"saga resume {id}")]
+
+        await resume(client, id)
+        await waits_at(client, id)
+        assert await env.effects() == completed
+        if ends == "cancelled":
+            await client.cancel(id)
+            assert (await finished(client, id))["state"] == "COMPENSATED"
+        else:  # it does not take what the other run has done for its own
+            await handle(client, id).signal("go")
+            assert [parked["step"] for parked in (await finished(client, id))["parked"]] == ["second"]
+            assert (await resolve(client, id, "second", "compensate"))["state"] == "COMPENSATED"
+        undone = [(call.what, call.value, call.generation) for call in env.asked if call.what.startswith("undo")]
+        assert undone == [("undo first", 1, 1)]
+        assert await env.effects() == ["earlier first", "second"]
+        assert await find_lost(client.locator, client.project.settings, id) == []
 
 
 @pytest.mark.sampled(keep=1)
