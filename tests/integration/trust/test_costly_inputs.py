@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
+from temporalio.service import RPCError
 
 from saga_activities.input_checks import check_together
 from saga_workers.client import Client
@@ -150,7 +152,8 @@ async def test_costly_inputs_do_not_delay_the_starts_of_others(project: Project)
         disturbed = await median()
         assert disturbed < 2 * usual + 1  # a core that is shared by other tests needs some room
         for handle in hostile:
-            await handle.terminate()
+            with contextlib.suppress(RPCError):  # it was refused meanwhile
+                await handle.terminate()
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ from saga_workers.trigger.membership import Membership
 from saga_workers.trigger.partition_assignment import IDENTITY_INTERVAL, OWN_RESET, assign_from_commits
 from saga_workers.trigger.partition_marks import PartitionMarks
 from saga_workers.trigger.read_problem import ReadProblem
+from saga_workers.trigger.subscription import subscribe
 from saga_workers.trigger.takeovers import Takeovers
 from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag, TriggerMetrics
 from saga_workers.trigger.watchdog import USUAL_TIMEOUT
@@ -163,8 +164,8 @@ class BridgeReader:
         self._consumer = Consumer({**properties, **self._problem.properties()})
         self._topic_id = self._cluster.topic_id(self.topic)
         try:
-            self._consumer.subscribe(
-                [self.topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_lost
+            subscribe(
+                self._consumer, self.topic, assigned=self._on_assigned, revoked=self._on_revoked, lost=self._on_lost
             )
             while not self._stop.is_set():
                 for partition, records in self._poll_batch().items():

@@ -43,6 +43,7 @@ from saga_workers.trigger.partition_assignment import (
 from saga_workers.trigger.partition_marks import PartitionMarks
 from saga_workers.trigger.read_problem import ReadProblem
 from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping
+from saga_workers.trigger.subscription import subscribe
 from saga_workers.trigger.takeovers import Takeovers
 from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag
 from saga_workers.trigger.watchdog import USUAL_TIMEOUT
@@ -152,9 +153,7 @@ class TopicReader:
         properties = member_properties(self._settings, self.group, fill_time=self._fill_time)
         self._client = Consumer({**properties, **OWN_RESET, **self._problem.properties(), "on_commit": self._on_commit})
         self._committing, self._paused = False, False
-        self._client.subscribe(
-            [self.topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_lost
-        )
+        subscribe(self._client, self.topic, assigned=self._on_assigned, revoked=self._on_revoked, lost=self._on_lost)
 
     def _join_again_if_needed(self) -> None:
         is_busy, is_paused = bool(self._executor.pending or self._careful.pending), self._paused is True

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from saga_workers.trigger import bridge as bridge_module
+from saga_workers.trigger import partition_assignment
 from saga_workers.trigger.bridge import BridgeReader
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.member_config import member_properties
@@ -68,6 +69,20 @@ async def test_refetched_messages_are_copied_once(kafka: Broker, caplog: pytest.
         await until_in_thread(lambda: fully_consumed(kafka, copier.group, source))
         await until_in_thread(lambda: f"{source}/0/0 was read again although the position is 5" in caplog.text)
     assert [record.json() for record in kafka.read_committed(target)] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_brokers_that_tell_no_position_in_time_end_no_bridge(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within a callback of the client, where what nobody has caught would be no exception any more."""
+    source, target = kafka.create_topic(), kafka.create_topic()
+    kafka.produce(source, *range(5), key="k")
+    monkeypatch.setattr(partition_assignment, "REQUEST_TIMEOUT", 0.0)
+    async with copying(kafka.settings(), source, target) as copier:
+        await until_in_thread(lambda: "bridge restarts: Failed to get committed offsets" in caplog.text)
+        monkeypatch.setattr(partition_assignment, "REQUEST_TIMEOUT", 15.0)
+        await until_in_thread(lambda: fully_consumed(kafka, copier.group, source))
+    assert [record.json() for record in kafka.read_committed(target)] == [0, 1, 2, 3, 4]
 
 
 async def test_partitions_that_move_during_a_batch_are_copied_once(

@@ -21,7 +21,7 @@ from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer, mariadb
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TriggerProcess
-from tests.helpers.waiting import until_in_thread
+from tests.helpers.waiting import until, until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     committed,
     fresh,
@@ -94,7 +94,7 @@ async def test_each_effect_happens_once_despite_kills_and_duplicates(
             async def under_way(least: int = round * 30 + 5) -> bool:
                 return (await ask(shop, "select count(*) from effect"))[0][0] >= least
 
-            await until_in_thread(under_way)
+            await until(under_way, pause=0.02)  # early enough for a kill before the offsets are committed
             process.kill()
             [(entered,)] = await ask(shop, "select count(*) from saga_inbox")
             offsets = await asyncio.to_thread(committed, kafka, group, topic)

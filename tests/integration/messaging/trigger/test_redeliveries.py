@@ -301,7 +301,6 @@ async def test_a_definition_without_it_starts_nothing_any_more(make_topic: MakeT
 
 MODULE = """
     from sagas import Rejected, Step, action
-from sagas.errors import RefusedError
 
     @action("shop.take", connection="shop")
     async def take(step: Step) -> None:
