@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from saga_activities.kafka.config import admin_config, consumer_config, producer_config
@@ -54,11 +54,15 @@ TopicIdentities = tuple[dict[str, TopicIdentity], dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """One partition: log start, last stable offset (below it all transactions are decided) and high watermark."""
+    """One partition: log start, last stable offset (below it all transactions are decided) and high watermark.
+
+    ``epoch``: that of its leader; negative if the brokers do not tell it.
+    """
 
     log_start: int
     last_stable: int
     high_watermark: int
+    epoch: int = field(default=-1, compare=False)
 
     @property
     def undecided_records(self) -> int:
@@ -151,7 +155,7 @@ class KafkaAdmin:
 
         committed, everything = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
         partitions = list(self._metadata(name).topics[name].partitions)
-        listings: list[dict[int, int]] = []
+        listings: list[dict[int, Any]] = []
         for spec, level in (
             (self._library.OffsetSpec.earliest(), everything),
             (self._library.OffsetSpec.latest(), committed),
@@ -161,11 +165,16 @@ class KafkaAdmin:
             listings.append(
                 self._call(f"topic {name}", lambda specs=specs, level=level: self._list_offsets(specs, level))
             )
-        return {partition: PartitionOffsets(*(offsets[partition] for offsets in listings)) for partition in partitions}
+        return {
+            partition: PartitionOffsets(
+                *(listing[partition].offset for listing in listings), epoch=_epoch(listings[-1][partition])
+            )
+            for partition in partitions
+        }
 
-    def _list_offsets(self, specs: Any, level: Any) -> dict[int, int]:
+    def _list_offsets(self, specs: Any, level: Any) -> dict[int, Any]:
         futures = self._admin.list_offsets(specs, isolation_level=level, request_timeout=self._timeout)
-        return {key.partition: future.result(self._timeout).offset for key, future in futures.items()}
+        return {key.partition: future.result(self._timeout) for key, future in futures.items()}
 
     def authorized_operations(self, name: str) -> set[str]:
         """The operations that this client is authorized for: READ, WRITE, DESCRIBE …"""
@@ -375,6 +384,10 @@ def _identities(descriptions: Mapping[str, Future[Any]], timeout: float) -> Topi
         else:
             identities[name] = TopicIdentity(_topic_id(description), len(description.partitions))
     return identities, unusable
+
+
+def _epoch(end: Any) -> int:
+    return -1 if end.leader_epoch is None else end.leader_epoch
 
 
 def _topic_id(description: Any) -> str:

@@ -15,6 +15,7 @@ from saga_activities.kafka.dead_letter_headers import is_resent
 from saga_activities.kafka.range_reader import offsets_since, read_ranges
 from saga_activities.kafka.record_codec import LAST_MILLISECOND, known_headers
 from saga_activities.kafka.topic_end import topic_end
+from saga_activities.kafka.truncation import ReadPlace, first_unread
 from saga_spark.job_errors import JobFailed
 from saga_spark.settings import SparkSettings
 from saga_spark.storage import create_folder, resolve_uri
@@ -65,6 +66,9 @@ def freeze_topic(
         rows = _write_records(settings, name, topic, ranges, uri, on_progress)
         if cluster.topic_id(topic) != topic_id:
             raise KafkaOperationError(f"the topic {topic} was deleted and created again while it was read")
+        ends = {partition: ReadPlace(ranges[partition][1], end.offsets[partition].epoch) for partition in ranges}
+        if first_unread(cluster, topic, ends, cluster.offsets(topic)):
+            raise KafkaOperationError(f"the topic {topic} was truncated while it was read")
     except KafkaOperationError as problem:
         raise InfrastructureError(f"the input {name}: {problem.message}") from problem
     offset_ranges = {str(partition): list(ranges[partition]) for partition in sorted(ranges)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from saga_activities.kafka.truncation import ReadPlace
 from saga_workers.trigger.delivery import LARGEST_WINDOW, Delivery, DeliveryMark
 from saga_workers.trigger.partition_assignment import AssignedPosition
 from saga_workers.trigger.partition_marks import PartitionMarks
@@ -19,6 +20,7 @@ TOPIC_ID = "bV1sS0l6QmWc8o3Yx3n0Fg"
         DeliveryMark(TOPIC_ID, "a1b2"),
         DeliveryMark("", "a1b2", 64, 7, 2),
         DeliveryMark(TOPIC_ID, "", 64, -1, 0),
+        DeliveryMark(TOPIC_ID, read=ReadPlace(7, 0)),
     ],
     ids=str,
 )
@@ -59,6 +61,18 @@ def test_each_attempt_is_counted_once_and_failures_are_not_ends() -> None:
     assert (marks.ended(0, 8), marks.careful_records(0), marks.current(0).attempts) == (0, 63, 0)
     marks.finish(0, at_end=True)
     assert str(marks.given_up(0)) == TOPIC_ID
+
+
+def test_every_mark_has_the_place_behind_the_newest_record() -> None:
+    marks = PartitionMarks("me")
+    marks.begin([AssignedPosition("orders", 0, 7, DeliveryMark(TOPIC_ID, "me", 64, read=ReadPlace(5, 1)), 9)])
+    assert marks.current(0).place(7) == ReadPlace(5, 1)  # control records are behind it
+    marks.read(0, 9, 2)
+    marks.read(0, 10, None)  # of brokers that do not tell it
+    for mark in (marks.began(0, 7), marks.survived(0, 7), marks.current(0), marks.given_up(0)):
+        assert mark is not None
+        assert mark.place(7) == ReadPlace(7, 2)
+        assert DeliveryMark.parse(str(mark)) == mark
 
 
 def test_a_record_is_given_up_after_max_attempts() -> None:

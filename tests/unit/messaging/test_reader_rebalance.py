@@ -52,6 +52,9 @@ class Read:
     def offset(self) -> int:
         return self._offset
 
+    def leader_epoch(self) -> None:
+        return None
+
     def key(self) -> bytes:
         return b"k"
 

@@ -19,6 +19,7 @@ from saga_workers.client import Client
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.trigger.delivery import DeliveryMark
 from saga_workers.trigger.initial_positions import InitialPositions
+from saga_workers.trigger.partition_assignment import truncated_positions
 from saga_workers.trigger.project_readers import ProjectReader, TopicGroup, project_readers, reply_group
 from saga_workers.trigger.replies import read_outbox_id, reply_topics
 from saga_workers.trigger.retry import DependencyUnavailable
@@ -69,9 +70,9 @@ class _Standing:
         return sum(bounds.high_watermark - self.starts[partition] for partition, bounds in self.offsets.items())
 
 
-def _standing(
-    topic: str, topic_id: str, positions: Mapping[int, tuple[int, str]], offsets: Mapping[int, PartitionOffsets]
-) -> _Standing:
+def _standing(cluster: KafkaAdmin, topic: str, positions: Mapping[int, tuple[int, str]]) -> _Standing:
+    topic_id, offsets = cluster.topic_id(topic), cluster.offsets(topic)
+    unread = truncated_positions(cluster, topic, topic_id, positions, offsets)
     starts: dict[int, int] = {}
     deleted: dict[int, int] = {}
     why = ""
@@ -79,6 +80,9 @@ def _standing(
         position, metadata = positions.get(partition, (bounds.log_start, ""))
         if (read_id := DeliveryMark.parse(metadata).topic_id) and topic_id and read_id != topic_id:
             position, why = bounds.log_start, f"{topic} was deleted and created again"
+        elif partition in unread:
+            end, position = position, unread[partition]
+            why = f"{topic}[{partition}] was truncated before the position {end}, at {position}"
         elif position > bounds.high_watermark:
             end = bounds.high_watermark
             why = f"{topic}[{partition}] ends at {end}, before the position {position}: it was truncated"
@@ -119,7 +123,7 @@ def check_positions(cluster: KafkaAdmin, readers: Sequence[TopicGroup]) -> str:
             who = "the listener for replies"
         positions = cluster.committed_positions(group, topic)
         _refuse_crash_loop(cluster, reader, who, {partition: text for partition, (_, text) in positions.items()})
-        standing = _standing(topic, cluster.topic_id(topic), positions, cluster.offsets(topic))
+        standing = _standing(cluster, topic, positions)
         for partition, count in standing.deleted.items():
             # Transaction markers also have offsets.
             raise KafkaOperationError(

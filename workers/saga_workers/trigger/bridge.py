@@ -205,6 +205,7 @@ class BridgeReader:
                 before = records.setdefault(read.partition(), [])
                 self._check_not_reread(record, before[-1].offset + 1 if before else 0)
                 before.append(record)
+                self._marks.read(record.partition, record.offset, read.leader_epoch())
             else:
                 self._note(read, has_records=bool(records.get(read.partition())))
         self._given_up.clear()

@@ -14,6 +14,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from saga_activities.kafka.truncation import UNKNOWN_PLACE, ReadPlace
+
 FIRST_WINDOW = 64
 """Records of a partition that are handled carefully after a process has ended."""
 LARGEST_WINDOW = 1024
@@ -25,7 +27,8 @@ class DeliveryMark:
 
     ``reader``: the reader that has the partition open; empty if it was given up in order. ``window``: how many records
     are, or were lately, handled carefully; 0 for none. ``attempts``: those begun for the record at ``offset``; more
-    than the process that begins one survives, they end as a dead letter.
+    than the process that begins one survives, they end as a dead letter. ``read``: the place behind the newest record
+    that was read, at or behind the position.
     """
 
     topic_id: str = ""
@@ -33,19 +36,22 @@ class DeliveryMark:
     window: int = 0
     offset: int = -1
     attempts: int = 0
+    read: ReadPlace = UNKNOWN_PLACE
 
     def __str__(self) -> str:
-        if not self.reader and not self.window:
+        if not self.reader and not self.window and self.read == UNKNOWN_PLACE:
             return self.topic_id
-        return f"{self.topic_id or '-'} {self.reader or '-'} {self.window} {self.offset} {self.attempts}"
+        numbers = (self.window, self.offset, self.attempts, self.read.offset, self.read.epoch)
+        return " ".join(map(str, (self.topic_id or "-", self.reader or "-", *numbers)))
 
     @classmethod
     def parse(cls, metadata: str | None) -> DeliveryMark:
         """Read a mark. Other metadata, which some other program has committed, marks nothing."""
         words = ["" if word == "-" else word for word in (metadata or "").split(" ")]
-        if len(words) != 5 or not all(word.removeprefix("-").isdecimal() for word in words[2:]):
+        if len(words) != 7 or not all(word.removeprefix("-").isdecimal() for word in words[2:]):
             return cls(words[0])
-        return cls(words[0], words[1], *map(int, words[2:]))
+        window, offset, attempts, read_offset, epoch = map(int, words[2:])
+        return cls(words[0], words[1], window, offset, attempts, ReadPlace(read_offset, epoch))
 
     @property
     def is_open(self) -> bool:
@@ -73,6 +79,10 @@ class DeliveryMark:
     def between_records(self) -> DeliveryMark:
         """The mark while no record is being handled carefully."""
         return replace(self, offset=-1, attempts=0)
+
+    def place(self, position: int) -> ReadPlace:
+        """The place at or before this position behind which no record was read; see :class:`ReadPlace`."""
+        return replace(self.read, offset=min(self.read.offset, position))
 
     def given_up(self) -> DeliveryMark:
         """The mark of a partition that is given up in order."""

@@ -27,6 +27,7 @@ from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, Partiti
 from saga_activities.kafka.config import consumer_config
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.range_reader import read_ranges
+from saga_activities.kafka.truncation import ReadPlace
 from saga_activities.messaging import inbox
 from saga_workers.client import Client
 from saga_workers.runtime.database_access import driver_message
@@ -189,7 +190,7 @@ class InitialPositions:
             for partition, bounds in topic.offsets.items()
             if not topic.beyond or partition in topic.beyond
         }
-        _commit(self._cluster, reader, topic.id, positions)
+        _commit(self._cluster, reader, topic, positions)
         about = fields(group=reader.group, topic=reader.topic, positions=positions)
         log.warning("reading begins where --from %s says", self._from, extra=about)
         return True
@@ -318,12 +319,16 @@ class InitialPositions:
         return [ConsumedRecord(message, topic.id) for message in messages]
 
 
-def _commit(cluster: KafkaAdmin, reader: ProjectReader, topic_id: str, positions: Mapping[int, int]) -> None:
+def _commit(cluster: KafkaAdmin, reader: ProjectReader, topic: _Topic, positions: Mapping[int, int]) -> None:
     """Commit initial positions for a group without members. Raises KafkaOperationError: it may have members by now."""
     from confluent_kafka import Consumer as Member
     from confluent_kafka import KafkaException
 
-    offsets = [commit_position(reader.topic, *place, DeliveryMark(topic_id)) for place in positions.items()]
+    def mark(partition: int) -> DeliveryMark:
+        end = topic.offsets[partition]
+        return DeliveryMark(topic.id, read=ReadPlace(end.high_watermark, end.epoch))
+
+    offsets = [commit_position(reader.topic, *place, mark(place[0])) for place in positions.items()]
     member = Member({**consumer_config(cluster.settings, reader.group), "log_level": 0})
     try:
         committed = member.commit(offsets=offsets, asynchronous=False)

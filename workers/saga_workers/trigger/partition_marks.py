@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from saga_activities.kafka.truncation import UNKNOWN_PLACE, ReadPlace
 from saga_workers.trigger.delivery import DeliveryMark
 from saga_workers.trigger.partition_assignment import AssignedPosition
 
@@ -15,11 +16,15 @@ CALM_TIME = 60.0
 
 @dataclass(slots=True)
 class _Partition:
-    """``resting``: the mark while no attempt is in progress. ``careful_records``: those to be handled carefully."""
+    """``resting``: the mark while no attempt is in progress. ``careful_records``: those to be handled carefully.
+
+    ``read``: the place behind the newest record, with which each mark is committed.
+    """
 
     resting: DeliveryMark
     current: DeliveryMark
     careful_records: int
+    read: ReadPlace
     calm_at: float = 0.0
 
 
@@ -33,13 +38,26 @@ class PartitionMarks:
     def begin(self, starts: Iterable[AssignedPosition]) -> None:
         """Partitions were assigned."""
         for start in starts:
-            self._partitions[start.partition] = _Partition(start.mark, start.mark, start.mark.window)
+            self._partitions[start.partition] = _Partition(start.mark, start.mark, start.mark.window, start.mark.read)
 
-    def restart(self, partitions: Iterable[int], topic_id: str) -> None:
-        """Partitions are read from another position, where nothing has happened yet."""
+    def restart(self, partitions: Iterable[int], topic_id: str, read: ReadPlace = UNKNOWN_PLACE) -> None:
+        """Partitions are read from another position, where nothing has happened yet. ``read``: the place behind what
+        was read before it.
+        """
         for partition in partitions:
             mark = DeliveryMark(topic_id, self.reader)
-            self._partitions[partition] = _Partition(mark, mark, 0)
+            self._partitions[partition] = _Partition(mark, mark, 0, read)
+
+    def read(self, partition: int, offset: int, epoch: int | None) -> None:
+        """A record was read; ``epoch``: that of the leader that wrote it, if the brokers tell it."""
+        state = self._partitions.get(partition)
+        if state is not None and epoch is not None and epoch >= 0:
+            state.read = ReadPlace(offset + 1, epoch)
+
+    def place(self, partition: int) -> ReadPlace:
+        """The place behind the newest record that was read."""
+        state = self._partitions.get(partition)
+        return state.read if state is not None else UNKNOWN_PLACE
 
     def end(self, partitions: Iterable[int]) -> None:
         """Partitions were given up."""
@@ -64,7 +82,7 @@ class PartitionMarks:
         """Count an attempt; returns the mark to commit before it."""
         state = self._partitions[partition]
         state.current = state.resting.began(offset, state.resting.for_record(offset) + 1)
-        return state.current
+        return replace(state.current, read=state.read)
 
     def survived(self, partition: int, offset: int) -> DeliveryMark | None:
         """The attempt has failed, but has not ended the process: the mark without it."""
@@ -72,7 +90,7 @@ class PartitionMarks:
         if state is None:
             return None
         state.current = state.resting = state.resting.began(offset, state.resting.for_record(offset))
-        return state.current
+        return replace(state.current, read=state.read)
 
     def handled(self, partition: int) -> None:
         """A record that is handled carefully has ended for good."""
@@ -98,11 +116,12 @@ class PartitionMarks:
             return DeliveryMark("", self.reader)
         if state.careful_records <= 0 and state.current.window and time.monotonic() > state.calm_at:
             state.current = state.resting = DeliveryMark(state.resting.topic_id, self.reader)
-        return state.current
+        return replace(state.current, read=state.read)
 
     def given_up(self, partition: int) -> DeliveryMark:
         """The mark to commit when the partition is given up in order: the next reader goes on where this one was."""
         state = self._partitions.get(partition)
         if state is None:
             return DeliveryMark()
-        return state.resting.given_up() if state.careful_records > 0 else DeliveryMark(state.resting.topic_id)
+        mark = state.resting.given_up() if state.careful_records > 0 else DeliveryMark(state.resting.topic_id)
+        return replace(mark, read=state.read)

@@ -7,7 +7,6 @@ handlers are busy (with the partitions paused), so the group does not evict the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 import uuid
@@ -18,6 +17,7 @@ from typing import Any
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
+from saga_activities.kafka.truncation import UNKNOWN_PLACE, ReadPlace
 from saga_workers.runtime.keyed_executor import KeyedExecutor
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.attempt_gate import AttemptGate
@@ -37,8 +37,8 @@ from saga_workers.trigger.partition_assignment import (
     assign_when_told,
     commit_beginnings,
     move_assignment,
+    place_to_go_on,
     warn_created_again,
-    warn_outside,
 )
 from saga_workers.trigger.partition_marks import PartitionMarks
 from saga_workers.trigger.read_problem import ReadProblem
@@ -278,23 +278,24 @@ class TopicReader:
             self._go_on_at(starts)
 
     def _without_resets(self, batch: list[Any]) -> list[Any]:
-        """The batch without the errors of positions that a partition does not have any more; these are reset."""
-        from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+        """The batch without the partitions whose positions do not hold any more; these are reset."""
+        errors = [read for read in batch if read.error() and read.error().name() == "_AUTO_OFFSET_RESET"]
+        gone = {read.partition() for read in errors}
+        for partition in gone:
+            self._reset(partition)
+        return [read for read in batch if read.partition() not in gone]
 
-        usable = []
-        for read in batch:
-            error = read.error()
-            if error is None or error.code() != KafkaError._AUTO_OFFSET_RESET:
-                usable.append(read)
-                continue
-            tracker = self._trackers.get(read.partition())
-            if tracker is not None and tracker.read_to is not None:  # else nothing was read since the last reset
-                position = TopicPartition(self.topic, read.partition(), tracker.read_to)
-                with contextlib.suppress(KafkaOperationError):  # it only tells what is lost
-                    warn_outside(self._cluster, self.group, position)
-            self._forget([read.partition()])
-            self._go_on_at({read.partition(): OFFSET_BEGINNING})
-        return usable
+    def _reset(self, partition: int) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+        tracker, place, start = self._trackers.get(partition), UNKNOWN_PLACE, OFFSET_BEGINNING
+        if tracker is not None and tracker.read_to is not None:  # else nothing was read since the last reset
+            position = TopicPartition(self.topic, partition, tracker.read_to)
+            place = place_to_go_on(self._cluster, self.group, position, self._marks.place(partition))
+        self._forget([partition], place)
+        if tracker is not None and place != UNKNOWN_PLACE:
+            start = min(place.offset, tracker.position or 0)  # what was in flight is read again
+        self._go_on_at({partition: start})
 
     def _go_on_at(self, starts: Mapping[int, int]) -> None:
         """Read these partitions from other offsets. Seeking is refused while a partition is not being fetched."""
@@ -310,6 +311,7 @@ class TopicReader:
         progress = self._trackers.setdefault(read.partition(), OffsetTracker())
         progress.add(read.offset())
         self._problem.end()
+        self._marks.read(read.partition(), read.offset(), read.leader_epoch())
         taken_over = self._takeovers.of(read.partition(), read.offset())
         record = ConsumedRecord(read, self._topic_id, self._usual_delivery, taken_over=taken_over)
         item = WorkItem(record, progress)
@@ -471,10 +473,10 @@ class TopicReader:
         if commit:
             commit_revoked(client, self.group, self.topic, offsets)
 
-    def _forget(self, partitions: list[int]) -> None:
+    def _forget(self, partitions: list[int], read: ReadPlace = UNKNOWN_PLACE) -> None:
         """Drain what is in flight of these partitions, and forget their positions."""
         asyncio.run_coroutine_threadsafe(self._drain(partitions), self._loop).result()
-        self._marks.restart(partitions, self._topic_id)
+        self._marks.restart(partitions, self._topic_id, read)
         for partition in partitions:
             self._trackers.pop(partition, None)
 

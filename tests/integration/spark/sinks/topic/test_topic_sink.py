@@ -25,7 +25,8 @@ from saga_spark.sinks.kafka import topic_progress
 from saga_spark.sinks.kafka.topic_sink import TopicSink
 from saga_spark.sinks.sink import CommitConflict, Publication, UndoConflict
 from sagas.errors import InfrastructureError
-from tests.helpers.kafka_broker import Broker
+from tests.helpers.kafka_broker import Broker, BrokerProcess
+from tests.helpers.restored_partition import keep_partition
 from tests.integration.spark.staged_outputs import stage
 
 ROWS = [{"id": at, "amount": Decimal("1.50"), "day": date(2026, 1, 1)} for at in range(6)]
@@ -172,6 +173,31 @@ def test_a_topic_that_is_created_again_while_it_is_read_is_not_an_input(
             freeze_topic(env.settings, "events", {"topic": env.topic}, uri, lambda _: None)
     assert freeze_topic(env.settings, "events", {"topic": env.topic}, uri, lambda _: None)["rows"] == 1
     assert pq.read_table(tmp_path / "inputs/events.parquet")["value"].to_pylist() == ['{"id":2}']
+
+
+def test_a_topic_that_is_truncated_while_it_is_read_is_not_an_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition has grown again, so the offsets of the range are those of other records."""
+    honest = kafka_input.read_ranges
+    with BrokerProcess(tmp_path / "kafka") as broker:
+        topic = broker.create_topic()
+        broker.produce(topic, 1)
+        restore = keep_partition(broker, tmp_path / "kafka", topic)
+        broker.produce(topic, 2)
+
+        def read_others(*args: Any) -> Iterator[Any]:
+            restore()
+            broker.produce(topic, 3, 4)
+            yield from honest(*args)
+
+        settings = SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=broker.settings())
+        uri = (tmp_path / "inputs" / "events.parquet").as_uri()
+        with monkeypatch.context() as patch:
+            patch.setattr(kafka_input, "read_ranges", read_others)
+            with pytest.raises(InfrastructureError, match="was truncated while it was read"):
+                freeze_topic(settings, "events", {"topic": topic}, uri, lambda _: None)
+        assert freeze_topic(settings, "events", {"topic": topic}, uri, lambda _: None)["rows"] == 3
 
 
 def test_a_dead_letter_that_is_sent_again_is_no_input_and_no_event_of_the_outbox(
