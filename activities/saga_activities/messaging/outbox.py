@@ -178,10 +178,13 @@ def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES, texts: MessageTe
         raise UnusableResult(f"the type of an event has at most {_MAX_EVENT_TYPE} characters, not {len(event.type)}")
     size = RELAY_HEADER_BYTES + sum(_utf8_size(event, text) for text in (key, row["value"], row["headers"]))
     if size > max_bytes:
-        raise UnusableResult(
-            f"the event for {event.topic} has {size} bytes with its key and headers; at most {max_bytes} are allowed"
-        )
+        raise UnusableResult(event_too_large(event.topic, size, max_bytes))
     return row
+
+
+def event_too_large(topic: str, size: int, max_bytes: int) -> str:
+    """The sentence about an event that is larger than ``max_message_bytes`` under ``[kafka]``."""
+    return f"the event for {topic} has {size} bytes with its key and headers; at most {max_bytes} are allowed"
 
 
 def check_topic(topic: object) -> None:

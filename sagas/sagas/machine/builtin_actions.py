@@ -21,7 +21,9 @@ from sagas.machine.state import Entry, Flight, LookupPurpose, SagaRun
 from sagas.protocol.messages import CancelSaga, RollBackSaga, SagaEnded, SignalReceived, StartSaga, UndoSaga
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import REFUSED_TYPE, idempotency_key
+from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS
 from sagas.text.shell import saga_command
+from sagas.text.shortening import shorten_middle
 
 NESTED = "saga"
 """The action that runs a nested saga."""
@@ -167,7 +169,7 @@ def _computed_arguments(run: SagaRun, entry: Entry) -> dict[str, object]:
 
 
 def _rejected(message: str, *, quotes: bool = False) -> Outcome:
-    failure = Failure(REJECTED_TYPE, message, quotes=quotes)
+    failure = Failure(REJECTED_TYPE, shorten_middle(message, MAX_MESSAGE_CHARACTERS), quotes=quotes)
     return Outcome("rejected", failure=failure, attempt=1, retryable=False)
 
 

@@ -11,7 +11,9 @@ from temporalio.common import RawValue
 from sagas.input_limits import MAX_CANCEL_WORDS
 from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
 from sagas.protocol.operator_names import recorded_name
+from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS
 from sagas.text.json_values import encodable
+from sagas.text.shortening import shorten_middle
 from sagas.workflow.client_fields import optional_text, text
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import NO_INPUT, UnreadableValue, bounded_value
@@ -35,7 +37,7 @@ def who_and_reason(request: Mapping[str, Any]) -> tuple[str | None, str | None]:
 def to_signal_event(name: str, data: Any) -> SignalReceived:
     """A signal from any client as an event; `saga signal` adds the sender and a rejection under ``_saga``.
 
-    Raises UnreadableValue if the sender or the rejection is not a string.
+    A long rejection is cut. Raises UnreadableValue if it or the sender is not a string.
     """
     if isinstance(data, dict) and isinstance(data.get("_saga"), dict):
         envelope = data["_saga"]
@@ -43,6 +45,7 @@ def to_signal_event(name: str, data: Any) -> SignalReceived:
             who, reject = optional_text(envelope.get("by")), optional_text(envelope.get("reject"))
         except TypeError:
             raise UnreadableValue("`by` and `reject` must be strings") from None
+        reject = None if reject is None else shorten_middle(reject, MAX_MESSAGE_CHARACTERS)
         return SignalReceived(name=name, at=workflow.time(), data=data.get("data"), who=who, reject=reject)
     return SignalReceived(name=name, at=workflow.time(), data=data)
 

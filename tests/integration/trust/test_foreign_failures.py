@@ -95,3 +95,30 @@ async def test_the_words_of_an_unsigned_rejection_are_quoted(temporal: TemporalS
     assert view.reason.message is not None
     assert len(view.reason.message) <= MAX_MESSAGE_CHARACTERS
     assert "4711" not in str(public_outcome(view)["reason"])
+
+
+@pytest.mark.parametrize("uses", ["wait", "require"])
+async def test_the_reason_of_a_rejection_without_a_call_is_cut(
+    temporal: TemporalServer, tmp_path: Path, uses: str
+) -> None:
+    """A signal, as a record of a topic or any client sends it, and a condition that has words of the input."""
+    steps = {
+        "wait": "- {id: answer, uses: wait, with: {signal: answered, timeout: 10m}}",
+        "require": "- {id: answer, uses: require, with: {that: false, message: '${{ input.words }}'}}",
+    }
+    text = f"saga: asks\ninput: {{properties: {{words: {{type: string}}}}}}\nsteps:\n  {steps[uses]}\n"
+    words = "first" + "x" * 400_000 + "last"
+    async with running_worker(make_project(tmp_path, {"asks": text}, [], address=temporal.address)) as client:
+        run = await client.start("asks", {"words": words if uses == "require" else "few"})
+        if uses == "wait":
+            envelope = {"_saga": {"by": "orders/0/1", "reject": words}, "data": None}
+            await client.temporal.get_workflow_handle(run.id).signal("answered", envelope)
+        await finished(client, run.id)
+        view = await client.view(run.id)
+    assert view.reason is not None
+    assert view.reason.message is not None
+    assert len(view.reason.message) <= MAX_MESSAGE_CHARACTERS
+    assert view.reason.message.startswith("firstx")
+    assert view.reason.message.endswith("xlast")
+    [step] = view.steps
+    assert (step.id, step.outcome) == ("answer", "rejected")

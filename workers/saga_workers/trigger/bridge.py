@@ -462,7 +462,7 @@ class BridgeReader:
         refused = self._refused_offsets.pop((record.partition, record.offset), None)
         if refused is None:
             with self._gate.watchdog.thread(self.group, record.position, FUNCTION_TIMEOUT):
-                output = run_bridge_function(self._bridge, record, self.group)
+                output = run_bridge_function(self._bridge, record, self.group, self._settings.max_message_bytes)
         else:  # the brokers refused its output; a dead letter without the value fits
             output = BridgeOutput(
                 (dead_letter(record, self.group, refused, omit_value=True),), dead_letter_reason=refused

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from saga_activities.bodies.python_action import ordinary_errors
-from saga_activities.kafka.record_codec import record_value
-from saga_activities.messaging.outbox import check_topic, header_strings, key_text
+from saga_activities.kafka.record_codec import EncodedRecord, record_value
+from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, check_topic, event_too_large, header_strings, key_text
 from saga_activities.own_frames import logging_own_frames
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
@@ -32,8 +32,13 @@ class BridgeOutput:
     dead_letter_reason: str | None = None
 
 
-def run_bridge_function(bridge: Bridge, record: ConsumedRecord, group: str) -> BridgeOutput:
-    """Run the bridge's function, up to ``max_attempts`` times; a failure becomes a dead letter in the transaction."""
+def run_bridge_function(
+    bridge: Bridge, record: ConsumedRecord, group: str, max_bytes: int = MAX_MESSAGE_BYTES
+) -> BridgeOutput:
+    """Run the bridge's function, up to ``max_attempts`` times; a failure becomes a dead letter in the transaction.
+
+    So does an output of more than ``max_bytes``: the client would refuse it, and the session of all partitions end.
+    """
     ended = record.delivery.ended
     reason = record.delivery.give_up_reason(bridge.max_attempts) or ""
     for number in range(ended + 1, bridge.max_attempts + 1):
@@ -42,7 +47,12 @@ def run_bridge_function(bridge: Bridge, record: ConsumedRecord, group: str) -> B
             message.attempt = number
             about = fields(group=group, record=record.position)
             with logging_own_frames(log, bridge.function, bridge.name, number, extra=about), ordinary_errors():
-                return BridgeOutput(tuple(_records_for(bridge, record, message, bridge.function(message))))
+                records = tuple(_records_for(bridge, record, message, bridge.function(message)))
+            problem = _size_problem(records, max_bytes)
+            if problem is None:
+                return BridgeOutput(records)
+            reason = problem
+            break
         except (MalformedRecord, UnreadableHeader) as error:
             reason = str(error)
             break
@@ -91,6 +101,16 @@ def _own_headers(event: Event, record: ConsumedRecord) -> dict[str, str]:
     if (header := first_reserved_header(given)) is not None:
         raise UsageError(reserved_header_message(header))
     return given
+
+
+def _size_problem(records: Sequence[dict[str, Any]], max_bytes: int) -> str | None:
+    """Why one of the records is too large for the client that produces it; None if none is."""
+    for produced in records:
+        headers = [(name, text or b"") for name, text in produced["headers"]]
+        size = EncodedRecord(produced["value"], produced["key"], headers).size
+        if size > max_bytes:
+            return event_too_large(produced["topic"], size, max_bytes)
+    return None
 
 
 def _producer_record(topic: str, key: bytes | None, value: Any, headers: Sequence[tuple[str, Any]]) -> dict[str, Any]:

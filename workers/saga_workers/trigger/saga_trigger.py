@@ -43,6 +43,8 @@ from sagas.definition.model import Definition, KafkaTrigger
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.protocol.payloads import input_digest
+from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS
+from sagas.text.shortening import shorten_middle
 
 MAX_FILL_TIME = 0.1
 """Seconds. A reader that waits cannot stop."""
@@ -261,7 +263,8 @@ def fill_time(triggers: Sequence[KafkaTrigger]) -> float:
 
 
 def rejection_reason(message: Message) -> str | None:
-    """The reason if the sender marks the event as a rejection or a failure, as in a reply; else None.
+    """The reason if the sender marks the event as a rejection or a failure, as in a reply; else None. A long one is cut
+    as the saga does it, so that its view shows whether it has received this one.
 
     Raises PoisonMessage if the mark is another one.
     """
@@ -271,7 +274,7 @@ def rejection_reason(message: Message) -> str | None:
     if outcome not in (REJECTED, FAILED):
         raise PoisonMessage(f"the header {OUTCOME_HEADER} is {outcome!r}, not {DONE}, {REJECTED} or {FAILED}")
     reason = message.value.get("reason") if isinstance(message.value, Mapping) else None
-    return str(reason or f"{outcome} without a reason")
+    return shorten_middle(str(reason or f"{outcome} without a reason"), MAX_MESSAGE_CHARACTERS)
 
 
 def _temporal_error(error: RPCError) -> Exception:

@@ -153,6 +153,29 @@ async def test_a_record_refused_by_the_target_is_a_dead_letter(kafka: Broker, tm
     assert "larger than the topic accepts" in dead.headers["sagadlqreason"]
 
 
+async def test_an_output_larger_than_a_message_may_be_costs_its_bridge_no_session(
+    kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A session of all partitions would end for each of them: who may write to the topic could hold the bridge up."""
+    source, target = kafka.create_topic(), kafka.create_topic()
+
+    @bridge(source, to=target, name="double")
+    def double(message: Message) -> object:
+        return [message.value, message.headers["x"]]
+
+    project = _run(tmp_path, kafka, double)
+    for number in range(20):
+        kafka.produce(source, number, key="k", headers={"x": "y" * 900_000})
+    kafka.produce(source, 20, key="k", headers={"x": "y"})
+    async with triggering(project):
+        await until_in_thread(lambda: fully_consumed(kafka, f"{project.settings.kafka.prefix}-bridge-double", source))
+    assert [record.json() for record in kafka.read_committed(target)] == [[20, "y"]]
+    reasons = [record.headers["sagadlqreason"] for record in kafka.read_committed(f"{source}.dlq")]
+    assert len(reasons) == 20
+    assert all("at most 1000000 are allowed" in reason for reason in reasons)
+    assert "bridge restarts" not in caplog.text
+
+
 async def _soak(kafka: Broker, tmp_path: Path, *, messages: int, bounces: int, processes: int, partitions: int) -> None:
     """Copy while clients (and a broker that is no other test's) are killed and stopped in turn; then compare."""
     broker = kafka if isinstance(kafka, BrokerProcess) else None
