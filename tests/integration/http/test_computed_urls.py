@@ -137,3 +137,24 @@ async def test_a_proxy_of_the_environment_does_not_see_what_is_sent_to_this_mach
         assert (await run_http(arguments, key="c-1/a", connection=crm, timeout=60.0)).kind == "done"
         monkeypatch.undo()
         assert proxy.ledger()["requests"] == []
+
+
+@pytest.mark.parametrize(("url", "sees"), [("http://crm.example/echo", 1), ("http://files.customers.example/echo", 0)])
+async def test_a_proxy_of_the_environment_gets_requests_to_other_machines_but_not_to_hosts_from_data(
+    server: PaymentServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, url: str, sees: int
+) -> None:
+    resolve = socket.getaddrinfo
+    there = {"files.customers.example", b"files.customers.example"}
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda name, *more, **named: resolve("127.0.0.1" if name in there else name, *more, **named),
+    )
+    monkeypatch.setenv("HTTP_PROXY", server.url)
+    crm = connect("http://crm.example", allowed_hosts=["*.customers.example", "127.0.0.1"])
+    with PaymentServer() as nobody:  # its port is closed when it is called
+        port = urlsplit(nobody.url).port
+    host_from_data = url.replace(".customers.example", f".customers.example:{port}")
+    outcome = await call(crm, url if sees else host_from_data)
+    monkeypatch.undo()
+    assert len(server.ledger()["requests"]) == sees, outcome

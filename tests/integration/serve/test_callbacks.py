@@ -16,7 +16,7 @@ import pytest
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 
 from saga_workers.client import Client
-from saga_workers.input_limits import MAX_CALLBACKS_AT_ONCE
+from saga_workers.input_limits import MAX_CALLBACKS_AT_ONCE, MAX_WRONG_TOKENS
 from sagas.builtins.callbacks import CALLBACK_UPDATE, MAX_CALLBACK_BYTES
 from sagas.protocol import payloads
 from sagas.text.digests import sha256_hex
@@ -201,6 +201,17 @@ async def test_forged_callbacks_are_refused(desk: Desk, bank: AcceptingBank) -> 
                 await run.execute_update(CALLBACK_UPDATE, unsigned)
         assert (await client.show(saga))["state"] == "RUNNING"
         assert (await call_back(address, BOOKED)).status_code == 200
+        assert (await finished(client, saga))["output"] == {"charge": "c-1"}
+
+
+async def test_addresses_are_not_guessed_without_end(desk: Desk, bank: AcceptingBank) -> None:
+    async with desk.open() as client:
+        saga = await begin(client)
+        address = await bank.address()
+        statuses = [(await call_back(f"{address[:-20]}{number:020}", BOOKED)).status_code for number in range(30)]
+        assert statuses[:MAX_WRONG_TOKENS] == [404] * MAX_WRONG_TOKENS
+        assert statuses[-5:] == [429] * 5
+        assert (await call_back(address, BOOKED)).status_code == 200, "a guesser keeps no participant out"
         assert (await finished(client, saga))["output"] == {"charge": "c-1"}
 
 
