@@ -43,10 +43,12 @@ async def test_nothing_of_it_is_undone_until_its_parent_is(env: Environment, del
         story = await resolve(client, id, "child", "done", result={"booked": 1}, evidence="mail")
         assert story["state"] == "COMPLETED"
         assert await advice_of(client, child) == ""
-        with pytest.raises(RefusedError):
+        with pytest.raises(RefusedError) as refused:
             await continue_saga(client.locator, child, "ada")
         assert await find_lost(client.locator, client.project.settings, suspects=[child]) == []
         assert await env.effects() == ["a", "x", "z"]
+        if not deleted:
+            assert (refused.value.help or "").startswith(f"saga undo {id} --reason '…'    undoes both")
         await client.undo(id, reason="not wanted", who="ada")
         assert (await finished(client, id))["state"] == "COMPENSATED"
     assert await env.effects() == []

@@ -58,14 +58,16 @@ async def test_it_stays_done(env: Environment, parent: str) -> None:
 
 
 @pytest.mark.slow
-async def test_it_is_not_undone_if_the_decision_is_lost_with_the_run(env: Environment) -> None:
+@pytest.mark.parametrize("decision", ["done", "skip"])
+async def test_it_is_not_undone_if_the_decision_is_lost_with_the_run(env: Environment, decision: str) -> None:
+    """The refusal prints `done`, if the effects stay, and names `skip`, if they do not: either leads there."""
     async with env.serving(COMMITTED, CHILD) as client:
         id = await begin_waiting_child(client)
         child = f"{id}/child"
         await handle(client, child).terminate("by mistake")
         await has_state(client, id, "PARKED")
-        decision = {"step": "child", "decision": "done", "result": {"by": "hand"}, "reason": "so", "who": "ada"}
-        await send_signed(client, id, decision)
+        first = {"step": "child", "decision": "done", "result": {"by": "hand"}, "reason": "so", "who": "ada"}
+        await send_signed(client, id, first)
         await waits_at(client, id)
         await delete_and_resume(client, id)
         await has_state(client, id, "PARKED")
@@ -77,3 +79,19 @@ async def test_it_is_not_undone_if_the_decision_is_lost_with_the_run(env: Enviro
         [listed] = [view async for view in list_stuck(client.locator, SagaFilter(), limit=1000) if view.id == child]
         assert (listed.needs_resume, remedy(listed)) == (False, f"saga show {child}")
         assert await env.effects() == ["a", "p", "x"]
+        command = f"saga resolve {id} child done --reason '…'"
+        assert refused.value.help == f"{command}    if its effects stay; `skip` if they are to be undone"
+        await client.resolve(id, {"step": "child", "decision": decision, "reason": "so", "who": "ada"})
+        await waits_at(client, id)
+        if decision == "done":
+            with pytest.raises(RefusedError, match="which has it as done, so its effects stay"):
+                await continue_saga(client.locator, child, "ada")
+        else:
+            await continue_saga(client.locator, child, "ada")
+        await handle(client, id).signal("go")
+        story = await finished(client, id)
+        if decision == "done":
+            assert (story["state"], await env.effects()) == ("COMPLETED", ["a", "p", "x", "z"])
+        else:  # what the parent has without its nested saga is named
+            assert (story["state"], [left["step"] for left in story["residue"]]) == ("RESIDUE", ["child"])
+            assert await env.effects() == ["a", "p", "z"]
