@@ -25,15 +25,23 @@ VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4), max_leaves=12
 )
 
+LONG = "x" * 5_000
+"""In a long text other forms are looked for in another way."""
+
 
 @examples(100, 10_000)
 @given(VALUES | st.dictionaries(TEXTS, VALUES, max_size=4))
 def test_the_text_is_that_of_the_comparable_form(value: Any) -> None:
     assert comparable_json(value) == canonical_json(comparable(value))
+    long = {"long": LONG, "value": value}
+    assert comparable_json(long) == canonical_json(comparable(long))
 
 
 @pytest.mark.parametrize("number", [-0.0, Decimal("-0"), Decimal("1.50"), 10**20, -(10**20), Decimal("1E+2")])
-@pytest.mark.parametrize("around", [lambda n: {"a": n}, lambda n: {"a": [n]}, lambda n: {"a": [0, n]}, lambda n: n])
+@pytest.mark.parametrize(
+    "around",
+    [lambda n: {"a": n}, lambda n: {"a": [n]}, lambda n: {"a": [0, n]}, lambda n: n, lambda n: {"a": n, "b": LONG}],
+)
 def test_each_number_at_each_place(around: Any, number: Any) -> None:
     value = around(number if isinstance(number, int) else Decimal(str(number)))
     assert comparable_json(value) == canonical_json(comparable(value))

@@ -116,6 +116,9 @@ _OTHER_FORM = re.compile(r"[:,[](?:-0|-?[0-9]+(?:[.eE]|(?<=[0-9]{20})))")
 """A number in JSON that may have another form: -0, one with a point or an exponent, and a large one."""
 
 _ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
+_LONG_TEXT = 4_096
+"""Characters from which it is worth to look for such a part first."""
+
 _PARTS_OF_OTHER_FORMS = (b"0.", b"0e", b"0E", b"0" * 20)
 
 
@@ -138,9 +141,11 @@ def comparable_json(value: Any) -> str:
 def _may_have_other_form(json: str) -> bool:
     """True if a number of the text may have another form.
 
-    The pattern looks at each number, in one call that takes 40 ms for a megabyte of them. So it is asked only if a
-    part of such a number is somewhere in the text, which takes a twentieth of that.
+    The pattern looks at each number, in one call that takes 40 ms for a megabyte of them. So for a long text it is
+    asked only if a part of such a number is somewhere in it, which takes a twentieth of that.
     """
+    if len(json) < _LONG_TEXT:
+        return _OTHER_FORM.search(json) is not None
     written = json.encode()
     alike = written.translate(_ALL_DIGITS_ALIKE)
     if b"-0" in written or any(part in alike for part in _PARTS_OF_OTHER_FORMS):
