@@ -19,7 +19,7 @@ from saga_cli.main import run
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.runtime.logs import configure_logs
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.settings import HttpService, load_settings
+from sagas.settings import HttpService, load_settings, masking
 from sagas.settings.codec import load_codec_keys
 from sagas.settings.masking import is_secret_name, mask, mask_properties
 from sagas.settings.table import example_of, form_of, keys
@@ -274,3 +274,15 @@ def test_a_traceback_names_no_secret(project: tuple[Path, list[str]]) -> None:
 @pytest.mark.parametrize("help", ['secret = { env = "SHOP_TOKEN" }', 'token = {file = "token.txt"} in saga.toml'])
 def test_a_reference_to_a_secret_is_shown(help: str) -> None:
     assert mask(help) == help
+
+
+def test_what_is_masked_by_its_form_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "_known", set[str]())
+    monkeypatch.setattr(masking, "_pattern", None)
+    for secret in ("blue5", "green6"):
+        masking.remember_secret(secret)
+    masking.remember_url("postgresql://saga:saga@db/shop")
+    assert mask("blue5, 'green6', xgreen6, saga") == f"blue5, '{MASK}', xgreen6, saga"
+    assert mask("password=blue5 postgresql://shop:blue5@db/shop postgresql://saga:saga@db/shop") == (
+        f"password={MASK} postgresql://shop:{MASK}@db/shop postgresql://saga:{MASK}@db/shop"
+    )
