@@ -204,4 +204,5 @@ def _record_of(summary: Mapping[str, Any], text: str, request: Mapping[str, Any]
         updated_at=at,
         story="null" if text else document_text(summary["view"]),
         machine=compress(text.encode(), 1) if text else None,
+        bulk_id=request["bulk_id"],
     )

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.ledger.rows import document_text, documents_of_machines
-from saga_activities.ledger.tables import run_table
+from saga_activities.ledger.tables import claim_table, run_table
 from sagas.definition.sensitivity import SensitiveMask
 from sagas.machine.sensitive_views import without_sensitive_values
 from sagas.protocol.saga_view import SagaView
@@ -45,6 +45,17 @@ async def delete_values(engine: AsyncEngine, saga_ids: Sequence[str], sensitive:
             await connection.execute(sa.update(run_table).where(here).values(values))
             changed += row.has_state or row.has_hash or new != story or labels != row.labels
     return changed
+
+
+async def bulk_workflows_of(engine: AsyncEngine, saga_id: str) -> set[str]:
+    """The bulk workflows in which generations of a saga have ended, or that have claimed it."""
+    async with engine.connect() as connection:
+        return {
+            bulk_id
+            for columns in (run_table.c, claim_table.c)
+            for bulk_id in await connection.scalars(sa.select(columns.bulk_id).where(columns.saga_id == saga_id))
+            if bulk_id is not None
+        }
 
 
 def _masked(story: Mapping[str, Any], saga_id: str, state: str, sensitive: frozenset[str]) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ class RunRecord:
 
     ``input_digest``: see :func:`input_digest`. ``labels`` None keeps those of an existing row. ``updated_at``: when the
     saga was in this state. ``story``: its view as JSON text. ``machine``: its compressed snapshot, if it can be undone.
-    ``root_start``: that of the origin of a nested saga.
+    ``root_start``: that of the origin of a nested saga. ``bulk_id``: the bulk workflow in which it has ended.
     """
 
     saga_id: str
@@ -37,6 +37,7 @@ class RunRecord:
     story: str
     machine: bytes | None = None
     root_start: str | None = None
+    bulk_id: str | None = None
 
     @property
     def key(self) -> tuple[str, datetime]:

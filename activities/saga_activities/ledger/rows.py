@@ -188,7 +188,7 @@ def _upsert(dialect: str) -> sa.Insert:
 def _new_values(new: Any) -> dict[str, Any]:
     changed = {column.name: new[column.name] for column in _COLUMNS if column.name not in (*_KEYS, "updated_at")}
     changed["labels"] = sa.func.coalesce(new.labels, _COLUMNS.labels)
-    for name in ("input_digest", "root_start"):
+    for name in ("input_digest", "root_start", "bulk_id"):
         changed[name] = sa.func.coalesce(new[name], _COLUMNS[name])
     return changed
 

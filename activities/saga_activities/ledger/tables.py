@@ -95,6 +95,8 @@ run_table = sa.Table(
     sa.Column("input_digest", short_text(64)),
     # What the root saga of a nested one is known by, see sagas.protocol.origin.start_of; null if it is not known.
     sa.Column("root_start", short_text(16)),
+    # The bulk workflow in which the saga has ended, whose history keeps its input; null: it had a workflow of its own.
+    sa.Column("bulk_id", short_text(255)),
     sa.Column("state", short_text(16), nullable=False),
     sa.Column("labels", sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")),
     sa.Column("ended_at", UtcTime()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -11,8 +12,11 @@ import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowFailureError
 
 from saga_workers.client import Client
+from saga_workers.privacy import forgetting, histories, shared_histories
+from saga_workers.privacy.forgetting import find_subject
 from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.foreign_payloads import read_single_payload
 from saga_workers.temporal.run_history import start_of_run
@@ -27,7 +31,7 @@ from tests.integration.trust.test_forgotten_values import forget
 
 __all__ = ["project", "shop"]  # fixtures
 
-SHARED = "histories of bulk workflows"
+SHARED, OWN = "histories of bulk workflows", "histories and memos"
 SAGA = """saga: {name}
 id: "${{{{ input.id }}}}"
 input: {{type: object, properties: {{id: {{type: string}}, card: {{type: object, x-sensitive: true}}}}}}
@@ -107,6 +111,79 @@ async def test_values_stay_in_the_history_that_others_share(
                 True,
             ), done
             await temporal.get_workflow_handle(unknown).terminate()
+
+
+async def test_histories_that_temporal_does_not_list_yet_are_named(
+    project: Project, tmp_path: Path, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unique = uuid.uuid4().hex
+    plain, waits, alone = f"plain{unique}", f"waits{unique}", f"alone{unique}"
+    for name, more in ((plain, ""), (waits, WAIT), (alone, "")):
+        (tmp_path / f"{name}.saga.yaml").write_text(SAGA.format(name=name) + more)
+    project = Project(project.settings)
+
+    async def not_yet(*_: object) -> AsyncIterator[RunInfo]:
+        for run in ():
+            yield run
+
+    with WorkerProcess("worker", tmp_path):
+        async with await Client.connect(project) as client:
+            inputs = {name: {"id": f"{unique}-{name[:5]}", "card": CARD} for name in (plain, waits, alone)}
+            for name in (plain, waits):
+                starter = await client.starter(name)
+                await starter.start_bulk([BulkRow(inputs[name]["id"], starter.make_request(inputs[name]))])
+            await client.start(alone, inputs[alone], id=inputs[alone]["id"])
+            await until(lambda: inputs[waits]["id"].encode() in tables(shop)["saga_claim"])
+            await client.signal(inputs[waits]["id"], "approved", {})
+            for input in inputs.values():
+                assert (await finished(client, input["id"]))["state"] == "COMPLETED"
+            await until(lambda: all(input["id"].encode() in tables(shop)["saga_run"] for input in inputs.values()))
+            monkeypatch.setattr(shared_histories, "list_runs_below", not_yet)
+            monkeypatch.setattr(histories, "list_runs", not_yet)
+
+            async def stays(name: str) -> dict[str, str]:
+                locator, settings, id = client.locator, project.settings, inputs[name]["id"]
+                subject = await find_subject(locator, settings, id, delete_run=False)
+                places = await forgetting.forget(locator, settings, subject, who="a", reason="b", delete_run=False)
+                return {place.place: place.detail for place in places if place.status == "stays"}
+
+            staying = {name: await stays(name) for name in inputs}
+            assert {name: set(places) for name, places in staying.items()} == {
+                plain: {SHARED},
+                waits: {SHARED, OWN},
+                alone: {OWN},
+            }
+            for name in (plain, waits):
+                assert f"of bulk~{name}-" in staying[name][SHARED]
+
+
+async def test_the_input_of_a_refused_start_stays_in_the_history_of_its_bulk_workflow(
+    project: Project, tmp_path: Path, shop: str
+) -> None:
+    unique = uuid.uuid4().hex
+    (tmp_path / "plain.saga.yaml").write_text(SAGA.format(name="plain"))
+    project = Project(project.settings)
+    with WorkerProcess("worker", tmp_path):
+        async with await Client.connect(project) as client:
+            ids = [f"bulk~plain-{unique}-{number}" for number in range(7)]
+            given = {"saga": "plain", "sagas": [[unique, {"id": 7, "card": CARD}, {}]]}  # the id must be a text
+            for id in ids:
+                bulk = await client.locator.temporal.start_workflow(
+                    "saga.bulk", given, id=id, task_queue=project.settings.temporal.task_queue
+                )
+                with pytest.raises(WorkflowFailureError):
+                    await bulk.result()
+            await until(lambda: _are_listed(client.locator.temporal, ids), limit=20)
+
+            done = forget(tmp_path, unique)
+
+            assert (done.returncode, details(done)[SHARED][0]) == (5, "stays"), done
+            assert [id for id in ids if id not in details(done)[SHARED][1]] == []
+            assert forget(tmp_path, f"{unique}-nobody").returncode == 2
+
+
+async def _are_listed(temporal: Temporal, ids: list[str]) -> bool:
+    return {run.id for run in await bulk_runs(temporal, "plain")} >= set(ids)
 
 
 async def _delete(temporal: Temporal, run: RunInfo) -> None:

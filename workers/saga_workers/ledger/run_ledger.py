@@ -288,12 +288,16 @@ class RunLedger:
             return await self._sql.audit.was_forgotten(self.engine, saga_id, since)
 
     async def forget(self, saga_ids: Sequence[str], sensitive: frozenset[str]) -> int:
-        """Delete the states from which these sagas could be undone, and mask these values in their stories.
-
-        Returns the number of rows that had any of it.
-        """
+        """Delete the states for an undo of these sagas, and mask these values; the number of rows that had any."""
         with self._readable():
             return await self._sql.forgetting.delete_values(self.engine, saga_ids, sensitive)
+
+    async def bulk_workflows_of(self, saga_id: str) -> set[str]:
+        """The bulk workflows in which generations of this saga have ended, or that have claimed it."""
+        if not fits_guard_key(saga_id):
+            return set()
+        with self._readable():
+            return await self._sql.forgetting.bulk_workflows_of(self.engine, saga_id)
 
     async def begin_forgetting(
         self, saga_ids: Sequence[str], *, who: str, reason: str | None, not_before: datetime | None = None

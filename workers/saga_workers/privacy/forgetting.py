@@ -20,7 +20,7 @@ from saga_workers.privacy.histories import delete_histories, histories_place, ke
 from saga_workers.privacy.places import ForgottenPlace
 from saga_workers.privacy.replacement import Replacement
 from saga_workers.privacy.sensitive_words import sensitive_values_of
-from saga_workers.privacy.shared_histories import shared_histories
+from saga_workers.privacy.shared_histories import SharedRuns, departed_from, shared_histories, shared_runs
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
 from saga_workers.views.saga_view import read_view
 from sagas.definition.sensitivity import SensitiveMask
@@ -62,11 +62,12 @@ async def find_subject(locator: Locator, settings: Settings, saga_id: str, *, de
             f"the ledger has no row of {view.id}, so its story would be lost with its run",
             help="leave out --delete-run",
         )
-    runs = await saga_runs(locator.temporal, view.id)
+    children, unlisted = await _children(locator, view)
+    runs = await saga_runs(locator.temporal, view.id, unlisted)
     if open_runs := [run.id for run in runs if run.running]:
         raise RefusedError(f"{open_runs[0]} still runs: repeat the command when it has ended")
     nested = {run.id for run in runs if run.id.startswith(f"{view.id}/") and "~" not in run.id}
-    saga_ids = (view.id, *sorted(nested | await _children(locator, view)))
+    saga_ids = (view.id, *sorted(nested | children))
     values: set[str] = set()
     project = Project(settings)
     for each in saga_ids:
@@ -107,14 +108,17 @@ def _require_end(view: SagaView) -> None:
         )
 
 
-async def _children(locator: Locator, view: SagaView) -> set[str]:
-    """The ids of the sagas nested in one, at any depth."""
+async def _children(locator: Locator, view: SagaView) -> tuple[set[str], set[str]]:
+    """The ids of the sagas nested in one, at any depth; and those of all workflows that it and they may have had."""
     ids: set[str] = set()
+    workflows = {view.id, view.id + UNDO_SUFFIX, *(notification.run for notification in view.notifications)}
     for child in view.children:
         ids.add(child.id)
         with suppress(UsageError):  # nobody knows it any more
-            ids |= await _children(locator, await read_view(locator, child.id))
-    return ids
+            below, of_them = await _children(locator, await read_view(locator, child.id))
+            ids |= below
+            workflows |= of_them
+    return ids, workflows
 
 
 async def forget(
@@ -136,6 +140,7 @@ async def forget(
     except BaseException:  # also when it is interrupted
         await ledger.withdraw_forgetting(records)
         raise
+    shared = await _shared_runs(locator, subject)
     replacement = Replacement(subject.sensitive)
     places: list[ForgottenPlace] = []
     for connection in settings.sql_connections():
@@ -154,10 +159,15 @@ async def forget(
         places.append(await delete_histories(locator.temporal, subject.runs))
     else:
         places.append(await histories_place(locator.temporal, subject.runs, subject.sensitive))
-    view = subject.view
-    places += await shared_histories(locator.temporal, view.saga, view.id, subject.sensitive)
+    places += await shared_histories(locator.temporal, shared, subject.sensitive)
     await ledger.complete_forgetting(subject.saga_ids)
     return places
+
+
+async def _shared_runs(locator: Locator, subject: Subject) -> SharedRuns:
+    view = subject.view
+    unlisted = await locator.ledger.bulk_workflows_of(view.id) | await departed_from(subject.runs)
+    return await shared_runs(locator.temporal, view.id, view.saga, unlisted=unlisted)
 
 
 async def _require_no_start(locator: Locator, subject: Subject) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,18 +14,24 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.privacy.places import ForgottenPlace
 from saga_workers.temporal.run_history import readable_events
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import has_literal, quote
 from sagas.definition.sensitivity import searched_texts
 from sagas.text.exact_json import encode_json
 from sagas.text.masked_texts import mask_texts
-from sagas.text.shortening import counted, join_names
+from sagas.text.shortening import counted
 
 
-async def saga_runs(temporal: Temporal, saga_id: str) -> list[RunInfo]:
-    """All runs of a saga, of the sagas nested in it, of its undo and of its notifications, also of earlier starts."""
+async def saga_runs(temporal: Temporal, saga_id: str, unlisted: Collection[str]) -> list[RunInfo]:
+    """All runs of a saga, of the sagas nested in it, of its undo and of its notifications, also of earlier starts.
+
+    ``unlisted``: ids of some that Temporal may not list yet, to ask for directly.
+    """
     runs = [run async for run in _listed(temporal, saga_id)]
-    return [run for run in runs if run.id == saga_id or run.id.startswith((f"{saga_id}/", f"{saga_id}~"))]
+    runs = [run for run in runs if run.id == saga_id or run.id.startswith((f"{saga_id}/", f"{saga_id}~"))]
+    listed = {run.run_id for run in runs}
+    described = [await describe_run(temporal, id) for id in sorted(unlisted)]
+    return runs + [each.run for each in described if each is not None and each.run.run_id not in listed]
 
 
 def _listed(temporal: Temporal, saga_id: str) -> AsyncIterator[RunInfo]:
@@ -54,7 +60,7 @@ class Traces:
 
     @property
     def key_names(self) -> str:
-        return join_names(sorted(self.keys), 5)
+        return ", ".join(sorted(self.keys))
 
     @property
     def clear(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
@@ -158,7 +159,7 @@ async def _record_end(locator: Locator, claim: Claim, state: Mapping[str, object
     )
     if record is None:
         raise RefusedError("it has not started")
-    await locator.ledger.write([record])
+    await locator.ledger.write([replace(record, bulk_id=run.id)])
     return f"its row is written as {view.state}"
 
 

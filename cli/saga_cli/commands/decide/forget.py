@@ -53,7 +53,7 @@ def forget(
 
         if await is_refused_start(locator, settings, saga_id):
             name = operator_name(as_) or locator.temporal.identity
-            return await forget_refused_start(locator, settings, saga_id, who=name, reason=why)
+            return await forget_refused_start(locator, settings, saga_id, who=name, reason=why, delete_run=delete_run)
         subject = await find_subject(locator, settings, saga_id, delete_run=delete_run)
         who = operator_name(as_) or locator.temporal.identity
         return await forget(locator, settings, subject, who=who, reason=why, delete_run=delete_run)
