@@ -12,6 +12,7 @@ TOPIC_HEADER = "sagadlqtopic"
 TOPIC_ID_HEADER = "sagadlqtopicid"
 PARTITION_HEADER = "sagadlqpartition"
 OFFSET_HEADER = "sagadlqoffset"
+TIMESTAMP_HEADER = "sagadlqtimestamp"
 
 
 def groups_of_resent(topic: str, headers: RawHeaders) -> set[str]:

@@ -21,6 +21,7 @@ from saga_activities.kafka.dead_letter_headers import (
     OFFSET_HEADER,
     PARTITION_HEADER,
     REASON_HEADER,
+    TIMESTAMP_HEADER,
     TOPIC_HEADER,
     TOPIC_ID_HEADER,
 )
@@ -59,7 +60,7 @@ def dead_letter(record: ConsumedRecord, group: str, reason: str, *, omit_value: 
         (TOPIC_ID_HEADER, record.topic_id),
         (PARTITION_HEADER, str(record.partition)),
         (OFFSET_HEADER, str(record.offset)),
-        ("sagadlqtimestamp", str(record.timestamp)),
+        (TIMESTAMP_HEADER, str(record.timestamp)),
     ]
     if omit_value:
         ours.append(("sagadlqomitted", "size"))

@@ -13,6 +13,7 @@ from saga_activities.kafka.dead_letter_headers import (
     GROUP_HEADER,
     OFFSET_HEADER,
     PARTITION_HEADER,
+    TIMESTAMP_HEADER,
     TOPIC_ID_HEADER,
 )
 from saga_activities.kafka.range_reader import read_ranges
@@ -25,8 +26,8 @@ from sagas.settings import KafkaSettings
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-_Place = tuple[str, str, str, str]
-"""Topic, its id, partition and offset."""
+_Place = tuple[str, str, str, str, str]
+"""Topic, its id, partition, offset, and the time of the record: in a truncated partition others get the offsets."""
 
 _DECISION_TIMEOUT = 2.0
 """Seconds that transactions of bridges in a dead letter topic have to end before it is read."""
@@ -99,9 +100,10 @@ class WrittenDeadLetters:
 
 def _note(groups: dict[_Place, set[str]], source: str, message: Message) -> None:
     headers = known_headers(message)
-    id, partition, offset = (headers.get(name, "") for name in (TOPIC_ID_HEADER, PARTITION_HEADER, OFFSET_HEADER))
-    groups[source, id, partition, offset].add(headers.get(GROUP_HEADER, ""))
+    names = (TOPIC_ID_HEADER, PARTITION_HEADER, OFFSET_HEADER, TIMESTAMP_HEADER)
+    id, partition, offset, timestamp = (headers.get(name, "") for name in names)
+    groups[source, id, partition, offset, timestamp].add(headers.get(GROUP_HEADER, ""))
 
 
 def _place(record: ConsumedRecord) -> _Place:
-    return record.topic, record.topic_id, str(record.partition), str(record.offset)
+    return record.topic, record.topic_id, str(record.partition), str(record.offset), str(record.timestamp)

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from saga_activities.kafka.admin import KafkaAdmin
+from saga_activities.kafka.dead_letter_headers import OFFSET_HEADER
 from saga_workers.doctor.reader_checks import check_positions
 from saga_workers.trigger.project_readers import project_readers
 from sagas import Message, bridge, consumer
@@ -26,6 +27,7 @@ from tests.integration.messaging.trigger.trigger_environment import fully_consum
 NOWHERE = "127.0.0.1:1"
 OF_ONE_OFFSET = (9, 105)
 """Records without `ce_id`, which have the same id therefore."""
+UNREADABLE = b"{"
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ class Readers:
         self.produce(*range(4))
         self.restore = keep_partition(broker, folder / "kafka", source)
 
-    def produce(self, *values: int) -> None:
+    def produce(self, *values: int | bytes) -> None:
         for value in values:
             headers = {"ce_id": str(value), "ce_source": "/shop"}
             self.broker.produce(self.source, value, headers=None if value in OF_ONE_OFFSET else headers)
@@ -81,12 +83,12 @@ async def test_what_took_the_place_of_other_records_is_read(
 ) -> None:
     shop = await open_shop(postgres_server)
     readers = Readers(tmp_path, broker, shop.url)
-    readers.produce(*range(4, 10))
+    readers.produce(*range(4, 10), UNREADABLE)
     await readers.run()
     readers.restore()
-    readers.produce(*range(100, 112))
+    readers.produce(*range(100, 106), UNREADABLE, *range(106, 112))
     checked = [each for each in project_readers(readers.project) if each.group in readers.groups]
-    with pytest.raises(Exception, match=r"at most 12 events of .* wait .* was truncated before the position 10, at 4"):
+    with pytest.raises(Exception, match=r"at most 13 events of .* wait .* was truncated before the position 11, at 4"):
         check_positions(KafkaAdmin(readers.project.settings.kafka), checked)
     with caplog.at_level(logging.WARNING, logger="saga.trigger"):
         await readers.run()
@@ -94,6 +96,8 @@ async def test_what_took_the_place_of_other_records_is_read(
     assert sorted(number for _, number in shop.effects()) == effects
     assert readers.copied() == copied
     assert "moved to the dead letter topic: its id" in caplog.text
+    letters = [record.headers[OFFSET_HEADER] for record in broker.read_committed(f"{readers.source}.dlq")]
+    assert sorted(letters) == [*4 * ["10"], "9"]
     named = "the partition was truncated: the records from 4 on are not those that were read; reading goes on there"
     assert [record.getMessage() for record in caplog.records].count(named) == 2
     caplog.clear()
