@@ -106,12 +106,12 @@ def _annotations(difference: ProjectDiff) -> Iterator[Diagnostic]:
 
 
 def _annotation(saga: SagaDiff, code: str, change: Change | None, message: str) -> Diagnostic:
-    """An annotation at the line of the changed step; of a saga or a step that is gone, at the first line."""
+    """An annotation at the line of the changed field; of a saga that is gone, at the first line."""
     line, file = 1, ""
     if (place := saga.new or saga.old) is not None:
-        file, line = place.file, place.line if saga.new is not None else 1
-        if change is not None and change.step is not None and saga.new is not None:
-            line = place.step_lines.get(change.step, line)
+        file = place.file
+    if saga.new is not None:
+        line = saga.new.root.line if change is None else saga.new.line_of(change)
     return Diagnostic(file, line, 1, code, _CODES[code].severity, message)
 
 

@@ -30,6 +30,7 @@ def read_definitions(settings: Settings) -> ProjectDefinitions:
     """The definitions of a project with their places. Raises UsageError if its actions cannot be imported."""
     from dataclasses import replace
 
+    from sagas.presentation.change_places import FieldPlace
     from sagas.presentation.project_diff import PlacedDefinition, ProjectDefinitions
     from sagas.project import Project
 
@@ -40,9 +41,9 @@ def read_definitions(settings: Settings) -> ProjectDefinitions:
         return path.relative_to(settings.root).as_posix() if path.is_relative_to(settings.root) else path.name
 
     def placed(draft: Any) -> PlacedDefinition:
-        lines = {step.id: step.parsed.node.line for step in draft.steps}
+        steps = {step.id: FieldPlace.of(step.parsed.node) for step in draft.steps}
         return PlacedDefinition(
-            project.definitions[draft.definition.saga], shown(draft.file), draft.root.node.line, lines
+            project.definitions[draft.definition.saga], shown(draft.file), FieldPlace.of(draft.root.node), steps
         )
 
     errors: list[Diagnostic] = [

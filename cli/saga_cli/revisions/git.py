@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,6 +70,25 @@ class Repository:
         if not answer:
             raise UsageError(f"{_quoted(revision)} and {_quoted(other)} have no commit in common", help=_SHALLOW)
         return answer.strip()
+
+    def earlier_path(self, file: Path, old: str, new: str | None) -> Path | None:
+        """The path of this file of the revision ``new`` (None: of now) in the commit ``old``: its own, or in the folder
+        from which most files have moved to its folder since; None if it has none.
+        """
+        if self._has(old, file):
+            return file
+        words = ["diff", "--name-status", "-z", "--find-renames", "--diff-filter=R", old, *([new] if new else []), "--"]
+        names = _git(self.root, *words).split("\0")[:-1]
+        folders: Counter[Path] = Counter()
+        for before, now in zip(map(Path, names[1::3]), map(Path, names[2::3]), strict=True):
+            inner = now.relative_to(file.parent).parts if now.is_relative_to(file.parent) else ()
+            if inner and before.parts[-len(inner) :] == inner:
+                folders[Path(*before.parts[: -len(inner)])] += 1
+        candidates = (folder / file.name for folder, _ in folders.most_common())
+        return next((candidate for candidate in candidates if self._has(old, candidate)), None)
+
+    def _has(self, commit: str, file: Path) -> bool:
+        return _git(self.root, "ls-tree", "--name-only", "-z", commit, "--", f":(literal){file.as_posix()}") != ""
 
     def require_no_submodule(self, commit: str, folder: Path) -> None:
         """Raises UsageError if a commit has only a reference to another repository where the ``folder`` is."""

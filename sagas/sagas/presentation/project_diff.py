@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from sagas.definition.diagnostics import Diagnostic
 from sagas.definition.model import Definition
+from sagas.presentation.change_places import FieldPlace, line_of_change
 from sagas.presentation.definition_diff import Change, DefinitionDiff, compare_definitions, needed_names
 from sagas.text.records import pack_record, restore_record
 
@@ -16,12 +17,16 @@ Fate = Literal["added", "removed", "changed", "unreadable", "same"]
 
 @dataclass(frozen=True, slots=True)
 class PlacedDefinition:
-    """A definition with its place: ``file`` relative to the project, the lines of its first field and of its steps."""
+    """A definition in its place: ``file`` relative to the project; the lines in ``root`` and, by id, ``steps``."""
 
     definition: Definition
     file: str
-    line: int
-    step_lines: Mapping[str, int]
+    root: FieldPlace
+    steps: Mapping[str, FieldPlace]
+
+    def line_of(self, change: Change) -> int:
+        """The line of a change whose new version this is."""
+        return line_of_change(change, self.root, self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +46,8 @@ class ProjectDefinitions:
                 {
                     "definition": pack_record(placed.definition, every_field=True),
                     "file": placed.file,
-                    "line": placed.line,
-                    "step_lines": dict(placed.step_lines),
+                    "root": placed.root.to_json(),
+                    "steps": {id: step.to_json() for id, step in placed.steps.items()},
                 }
                 for placed in self.definitions.values()
             ],
@@ -54,7 +59,10 @@ class ProjectDefinitions:
         """Restore what ``to_json`` returned."""
         placed = [
             PlacedDefinition(
-                restore_record(Definition, entry["definition"]), entry["file"], entry["line"], entry["step_lines"]
+                restore_record(Definition, entry["definition"]),
+                entry["file"],
+                FieldPlace.from_json(entry["root"]),
+                {id: FieldPlace.from_json(step) for id, step in entry["steps"].items()},
             )
             for entry in data["definitions"]
         ]

@@ -211,7 +211,7 @@ def test_annotations_name_the_lines_of_the_repository(capsys: pytest.CaptureFixt
     assert main.run(["diff", "HEAD..", "--format", "github"]) == 8
     lines = capsys.readouterr().out.splitlines()
     step = next(line for line in lines if "checkout, uses" in line)
-    assert step.startswith("::notice file=shop/definitions/checkout.saga.yaml,line=4,")
+    assert step.startswith("::notice file=shop/definitions/checkout.saga.yaml,line=5,")
     [removed] = [line for line in lines if "old: running sagas still need" in line]
     assert removed.startswith("::warning file=shop/definitions/old.saga.yaml,line=1,")
     assert "actions shop.release, shop.reserve" in removed
@@ -253,7 +253,29 @@ def test_a_project_that_the_old_revision_does_not_have(capsys: pytest.CaptureFix
     (other / "definitions" / "wait.saga.yaml").write_text("saga: wait\nsteps: [{id: a, uses: pass}]\n")
     capsys.readouterr()
     assert main.run(["--config", str(other), "diff", "HEAD..", "-o", "json"]) == 8
-    assert [saga["change"] for saga in json.loads(capsys.readouterr().out)["sagas"]] == ["added"]
+    printed = capsys.readouterr()
+    assert [saga["change"] for saga in json.loads(printed.out)["sagas"]] == ["added"]
+    assert "HEAD has no other/saga.toml, and git knows no folder from which it was moved" in printed.err
+
+
+def test_a_folder_that_was_moved_is_compared_with_what_it_was(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("some shops").mkdir()
+    git("mv", "shop", "some shops/one")
+    monkeypatch.chdir(tmp_path / "some shops" / "one")
+    checkout, settings = Path("definitions/checkout.saga.yaml"), Path("saga.toml")
+    checkout.write_text(CHECKOUT.replace("    compensate", "    timeout: 5s\n    compensate"))
+    settings.write_text(f"# {'moved ' * 100}\n{settings.read_text()}")  # too different for a rename of its own
+    git("add", "-A", ".")
+
+    document = _diff(capsys, "HEAD..")
+
+    assert [(saga["saga"], saga["change"]) for saga in document["sagas"]] == [("checkout", "changed")]
+    git("commit", "-q", "-m", "moved")
+    assert _diff(capsys, "HEAD~..HEAD") == document
+    _diff(capsys, "HEAD..", code=0)
 
 
 @pytest.mark.parametrize(

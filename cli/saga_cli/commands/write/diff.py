@@ -11,7 +11,7 @@ import typer
 from saga_cli.context import load_settings
 from saga_cli.exit_codes import DIFFERENCES
 from saga_cli.inputs import read_definition
-from saga_cli.output import echo, print_document, write_page
+from saga_cli.output import echo, print_document, warn, write_page
 from saga_cli.revisions.git import RevisionRange, parse_range
 from sagas.errors import UsageError
 from sagas.text.bounded_files import short_path
@@ -86,7 +86,7 @@ def _compare_revisions(revisions: RevisionRange, html: Path | None, format: Lite
     repository = Repository(settings.root)
     config = settings.config_file.relative_to(repository.root)
 
-    def at(commit: str, revision: str) -> ProjectDefinitions:
+    def at(commit: str, revision: str, config: Path) -> ProjectDefinitions:
         for definitions in settings.definitions:
             repository.require_no_submodule(commit, definitions)
         with repository.checked_out(commit) as folder:
@@ -95,8 +95,15 @@ def _compare_revisions(revisions: RevisionRange, html: Path | None, format: Lite
     old = repository.commit(revisions.old)
     if revisions.since_fork:
         old = repository.fork_point(revisions.old, revisions.new or "HEAD")
-    before = at(old, revisions.old)
-    now = read_definitions(settings) if revisions.new is None else at(repository.commit(revisions.new), revisions.new)
+    new = None if revisions.new is None else repository.commit(revisions.new)
+    earlier = repository.earlier_path(config, old, new)
+    if earlier is None:
+        warn(
+            f"{revisions.old} has no {short_path(config)}, and git knows no folder from which it was moved, so every"
+            " saga is new; git sees a move that is committed, or added by `git add`"
+        )
+    before = at(old, revisions.old, earlier or config)
+    now = read_definitions(settings) if new is None else at(new, str(revisions.new), config)
     difference = compare_projects(before, now)
     if html is not None:
         write_page(html, project_diff_page(str(revisions), difference))
