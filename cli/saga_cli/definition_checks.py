@@ -46,6 +46,16 @@ def read_settings(config: str | None) -> tuple[Settings, list[UsageError]]:
     return settings, mistakes
 
 
+def no_definitions_error(settings: Settings, paths: Sequence[str] = ()) -> UsageError:
+    """The error of a project without a definition; ``paths``: where it was looked for, by default in its folders."""
+    from sagas.errors import UsageError
+
+    where = ", ".join(paths or [str(relative_path(path)) for path in settings.definitions])
+    return UsageError(
+        f"there is no definition in {where}", help="create a file NAME.saga.yaml, or a project with saga init DIR"
+    )
+
+
 def check_files(settings: Settings, mistakes: Sequence[UsageError], paths: Sequence[Path] = ()) -> CheckedFiles:
     """Check the files of a project, or of ``paths``; ``mistakes`` are those of the settings.
 

@@ -67,11 +67,11 @@ def list_page(files: Mapping[str, str | None], diagnostics: Sequence[Diagnostic]
     return html_page("Sagas", body, follow=(SCRIPT, version))
 
 
-def error_page(message: str, help: str | None, *, version: str) -> str:
-    """The page of a project that cannot be read."""
+def error_page(message: str, help: str | None, *, version: str, heading: str = "The project cannot be read") -> str:
+    """The page of what cannot be shown, with the reason and what to do."""
     more = f"<p>{escape(help)}</p>" if help else ""
-    body = f'<h1>The project cannot be read</h1>\n<p class="fail">{escape(message)}</p>{more}'
-    return html_page("The project cannot be read", body, follow=(SCRIPT, version))
+    body = f'<h1>{escape(heading)}</h1>\n<p class="fail">{escape(message)}</p>{more}'
+    return html_page(heading, body, follow=(SCRIPT, version))
 
 
 def file_page(

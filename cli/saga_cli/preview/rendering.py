@@ -89,7 +89,7 @@ def saga_name(file: Path) -> str | None:
 
 
 def _page(config: str, version: str, file: str | None) -> RenderedPage:
-    from saga_cli.definition_checks import check_files, read_settings, relative_path
+    from saga_cli.definition_checks import check_files, no_definitions_error, read_settings, relative_path
     from saga_cli.preview.page import error_page, file_page, list_page
     from sagas.definition.loader import parse_text
     from sagas.settings.trust import require_own
@@ -99,6 +99,13 @@ def _page(config: str, version: str, file: str | None) -> RenderedPage:
         checked = check_files(settings, mistakes)
     except UsageError as error:
         return RenderedPage(error_page(error.message, error.help, version=version), [config], [])
+    if not checked.files and not checked.diagnostics:
+        error = no_definitions_error(settings)
+        return RenderedPage(
+            error_page(error.message, error.help, version=version, heading="Sagas"),
+            [config],
+            [str(folder) for folder in settings.definitions],
+        )
     files = [str(relative_path(path)) for path in checked.files]
     read = [config, *files, *_own_modules(settings), *files_of_actions(settings)]
     folders = [str(folder) for folder in settings.definitions]

@@ -24,6 +24,8 @@ from saga_workers.runtime.http_server import http_app
 from sagas.definition.loader import find_definition_files
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
+from sagas.text.printable import printable_line
+from sagas.text.shortening import shorten
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 """The hosts as which a browser may ask: a page of another site, whose name is made to lead here, asks as that."""
@@ -69,7 +71,8 @@ class Preview:
             return RedirectResponse(page_address(self._only))
         if file is not None and file not in await asyncio.to_thread(self._files):
             self._pages.pop(file, None)
-            return HTMLResponse(error_page("there is no such definition", None, version="0"), 404)
+            message = f"the project has no definition file {printable_line(shorten(file))}"
+            return HTMLResponse(error_page(message, None, version="0", heading="No such definition"), 404)
         async with self._rendering:
             page = self._pages.get(file)
             if page is None or await asyncio.to_thread(self._has_changed, page):

@@ -102,6 +102,18 @@ async def test_a_module_that_ends_its_process_costs_one_page(address: str, proje
         assert "no problems found" in (await client.get("/", params={"all": ""})).text
 
 
+async def test_a_project_without_a_definition_is_told_to_make_one(address: str, project: Path) -> None:
+    for file in (project / "definitions").iterdir():
+        file.unlink()
+    async with httpx.AsyncClient(base_url=address.partition("/?")[0], timeout=60) as client:
+        page = (await client.get("/", params={"all": ""})).text
+        assert "there is no definition in definitions" in page
+        assert "cannot be read" not in page
+        missing = await client.get("/", params={"file": "definitions/<b>.saga.yaml"})
+        assert missing.status_code == 404
+        assert "the project has no definition file definitions/&lt;b&gt;.saga.yaml" in missing.text
+
+
 @pytest.mark.slow
 async def test_a_definition_outside_of_the_project_is_checked_as_well(address: str, project: Path) -> None:
     elsewhere = project.parent / f"{project.name}-shared"

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from saga_cli.context import global_options
-from saga_cli.definition_checks import check_files, read_settings, relative_path
+from saga_cli.definition_checks import check_files, no_definitions_error, read_settings
 from saga_cli.output import make_console, print_list, wants_json
-from sagas.errors import UsageError
 
 if TYPE_CHECKING:
     from sagas.definition.diagnostics import Diagnostic
@@ -35,11 +34,7 @@ def validate(
     checked = check_files(settings, mistakes, [Path(path) for path in paths or ()])
     files, diagnostics = checked.files, list(checked.diagnostics)
     if not files and not diagnostics:
-        where = ", ".join(paths or [str(relative_path(path)) for path in settings.definitions])
-        raise UsageError(
-            f"there is no definition in {where}",
-            help="create a file NAME.saga.yaml, or a project with saga init DIR",
-        )
+        raise no_definitions_error(settings, paths or ())
     diagnostics = with_warnings_as_errors(diagnostics) if strict else diagnostics
     if format in ("github", "sarif") or (format == "json" and not wants_json()):
         print(format_diagnostics(diagnostics, format), flush=True)
