@@ -150,15 +150,14 @@ def check_change(shape: TableShape, change: RowChange) -> None:
     for reference in shape.references:
         # The undo of an insert is a delete, and that of a delete an insert, which no foreign key reacts to. A row with
         # another primary key is restored as a deleted and an inserted row.
-        if reference.on_delete and (changed or change.kind in ("insert", "delete", "merge")):
-            subject = (
-                f"its undo, a delete from {shape.name}," if change.kind == "insert" else f"a delete from {shape.name}"
-            )
-            raise NotImageable(f"{subject} changes rows of {reference.table} (ON DELETE of a foreign key)")
         if reference.on_update and assigned & {name.lower() for name in reference.columns}:
             raise NotImageable(
                 f"an update of {shape.name} changes rows of {reference.table} (ON UPDATE of a foreign key)"
             )
+        if reference.on_delete and (changed or change.kind in ("insert", "delete", "merge")):
+            deletes = f"a delete from {shape.name}"
+            subject = deletes if change.kind in ("delete", "merge") else f"its undo, {deletes},"
+            raise NotImageable(f"{subject} changes rows of {reference.table} (ON DELETE of a foreign key)")
 
 
 def changes_key(shape: TableShape, change: RowChange) -> Sequence[str]:
