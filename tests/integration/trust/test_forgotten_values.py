@@ -18,6 +18,8 @@ from saga_workers.client import Client
 from saga_workers.privacy import forgetting
 from saga_workers.privacy.database_rows import forget_in_database
 from saga_workers.privacy.replacement import Replacement
+from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.views.saga_list import SagaFilter
 from sagas.errors import RefusedError
 from sagas.project import Project
 from tests.helpers.forked_commands import run_command
@@ -278,6 +280,23 @@ async def test_one_that_was_interrupted_is_completed_by_the_next(
     with _database(shop) as database:
         [(completed,)] = database.execute("select count(completed_at) from saga_audit").fetchall()
     assert completed == 3
+
+
+async def test_a_saga_that_was_closed_before_it_had_begun_is_forgotten(project: Project, tmp_path: Path) -> None:
+    """It has done nothing: it is not stuck, there is nothing to resume, and its history goes with its values."""
+    saga_id = f"waits-{uuid.uuid4()}"
+    async with await Client.connect(project) as client:
+        await client.start("waits", {"card": CARD}, id=saga_id)  # no worker runs
+        await client.temporal.get_workflow_handle(saga_id).terminate("test")
+        stuck = list_stuck(client.locator, SagaFilter(workflow_id=saga_id), limit=9)
+        assert [view.stuck async for view in stuck] == []
+        resumed = await asyncio.to_thread(run_command, ["resume", saga_id], tmp_path)
+        assert resumed.returncode == 9
+        assert "closed before it had begun, so there is nothing to resume" in resumed.stderr
+        kept = await asyncio.to_thread(forget, tmp_path, saga_id)
+        assert (kept.returncode, statuses(kept)["histories and memos"]) == (5, "stays"), kept.stderr
+        deleted = await asyncio.to_thread(forget, tmp_path, saga_id, "--delete-run")
+        assert (deleted.returncode, statuses(deleted)["histories and memos"]) == (0, "deleted"), deleted.stderr
 
 
 async def test_a_refused_row_that_has_started_no_saga_is_deleted(project: Project, tmp_path: Path, shop: str) -> None:

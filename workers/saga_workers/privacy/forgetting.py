@@ -21,6 +21,7 @@ from saga_workers.privacy.places import ForgottenPlace
 from saga_workers.privacy.replacement import Replacement
 from saga_workers.privacy.sensitive_words import sensitive_values_of
 from saga_workers.privacy.shared_histories import SharedRuns, departed_from, shared_histories, shared_runs
+from saga_workers.temporal.begun_runs import has_begun
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run
 from saga_workers.views.saga_view import read_view
 from sagas.definition.sensitivity import SensitiveMask
@@ -56,8 +57,9 @@ async def find_subject(locator: Locator, settings: Settings, saga_id: str, *, de
     saga, or it has no such values; SagaError if they cannot be read here.
     """
     view = await read_view(locator, saga_id)
-    _require_end(view)
-    if delete_run and await locator.ledger.find(view.id) is None:
+    begun = await _has_begun(locator, view)
+    _require_end(view, begun=begun)
+    if delete_run and begun and await locator.ledger.find(view.id) is None:
         raise RefusedError(
             f"the ledger has no row of {view.id}, so its story would be lost with its run",
             help="leave out --delete-run",
@@ -84,13 +86,21 @@ async def find_subject(locator: Locator, settings: Settings, saga_id: str, *, de
     return Subject(view, saga_ids, tuple(runs), frozenset(values))
 
 
-def _require_end(view: SagaView) -> None:
+async def _has_begun(locator: Locator, view: SagaView) -> bool:
+    """False for a saga whose run was closed before its first workflow task: it has neither effects nor a story."""
+    if view.state != "TERMINATED" or view.steps:
+        return True
+    run = await describe_run(locator.temporal, view.id)
+    return run is None or await has_begun(locator.temporal, run.run)
+
+
+def _require_end(view: SagaView, *, begun: bool) -> None:
     if view.parent is not None:
         raise RefusedError(
             f"{view.id} is nested in {view.parent}, which may still need its values",
             help=saga_command("forget", view.parent, reason="…"),
         )
-    if view.state == "TERMINATED":
+    if view.state == "TERMINATED" and begun:
         raise RefusedError(
             f"{view.id} was terminated in Temporal, so its effects may be open, and an undo needs its values",
             help=f"{saga_command('resume', view.id)}    undoes them, or finishes the saga",
@@ -100,7 +110,7 @@ def _require_end(view: SagaView) -> None:
             f"the values of {view.id} are not forgotten here: {view.incomplete}",
             help=f"{saga_command('show', view.id)}    or run the command where the key is",
         )
-    if view.state not in FINAL_STATES or view.incomplete:
+    if begun and (view.state not in FINAL_STATES or view.incomplete):
         doubt = f": {view.incomplete}" if view.incomplete else ""
         raise RefusedError(
             f"{view.id} is {view.state}{doubt}; only the values of a saga that has ended are forgotten",

@@ -33,6 +33,7 @@ from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
 from saga_workers.stuck.lost_effects import has_ended_before, has_no_run, lost_effects, may_have_ended
 from saga_workers.stuck.missing_parents import missing_starts
+from saga_workers.temporal.begun_runs import has_begun
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import namespace_retention
@@ -102,6 +103,11 @@ async def start_again(
             help=f"start it with its input: {start_with_input(saga_id, name)}; {CANCEL_BEFORE}",
         )
     if origin is None and location.run is not None and not location.run.run.running:
+        if not await has_begun(client.temporal, location.run.run):
+            raise RefusedError(
+                f"the run of {saga_id} was closed before it had begun, so there is nothing to resume",
+                help=f"{start_with_input(saga_id)}    starts it again",
+            )
         raise RefusedError(
             f"no database has what {saga_id} was started with",
             help=f"{reset_command(saga_id)}    lets its run go on from its last workflow task that did not fail",

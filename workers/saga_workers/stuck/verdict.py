@@ -13,6 +13,7 @@ from saga_workers.location.parent_command import is_undone
 from saga_workers.stuck.counted_children import counts_as_done, has_counting_parent, parent_that_decides
 from saga_workers.stuck.lost_effects import has_ended_before, lost_effects, may_have_ended
 from saga_workers.stuck.missing_parents import MissingParent, find_missing_parent, missing_starts
+from saga_workers.temporal.begun_runs import has_begun
 from saga_workers.temporal.holding_runs import holder_in_words
 from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.saga_input import first_input
@@ -358,6 +359,8 @@ async def _terminated_saga(locator: Locator, run: RunInfo, view: SagaView) -> Op
     if not has_open_effects(view) or await has_counting_parent(locator, run):
         return None
     if not view.steps:
+        if not run.id.endswith(UNDO_SUFFIX) and not await has_begun(locator.temporal, run):
+            return None  # it has called nothing
         unknown = f"unknown effects: {view.incomplete or 'it cannot be queried'}"
         outcome = "undoes them before the commit point, and finishes the saga after it"
         return OpenSaga(saga_id, "terminated", view.saga, (unknown,), outcome)

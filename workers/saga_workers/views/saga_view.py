@@ -25,7 +25,7 @@ from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of, verified_view
 from saga_workers.temporal.attempt_failure import latest_failure
-from saga_workers.temporal.begun_runs import open_state
+from saga_workers.temporal.begun_runs import has_begun, open_state
 from saga_workers.temporal.foreign_payloads import UNREADABLE_VALUE, read_foreign_failure, read_single_payload
 from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
@@ -182,8 +182,9 @@ async def view_of_run(workers: Workers, described: RunDescription, timeout: time
     temporal, run = workers.temporal, described.run
     view = await closed_view(run)
     if view is None:
-        # A run that failed without a view never became a saga, and cannot be queried.
-        ask = can_be_queried(run)
+        # A run that failed without a view never became a saga, and one that was closed before its first workflow task
+        # has begun none: neither can be queried.
+        ask = run.running or (can_be_queried(run) and await has_begun(temporal, run))
         view = await (_query_run(workers, described, timeout) if ask else bare_view(run))
     if run.running and view.incomplete:
         view = replace(view, cancel_requested=await cancel_on_record(temporal, described))
