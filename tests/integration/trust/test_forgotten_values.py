@@ -283,7 +283,7 @@ async def test_one_that_was_interrupted_is_completed_by_the_next(
 
 
 async def test_a_saga_that_was_closed_before_it_had_begun_is_forgotten(project: Project, tmp_path: Path) -> None:
-    """Such a saga has done nothing: it is not stuck, nothing is to be resumed, and its history may be deleted."""
+    """A run without a workflow task has done nothing: it is not stuck, and its history may be deleted."""
     saga_id = f"waits-{uuid.uuid4()}"
     async with await Client.connect(project) as client:
         await client.start("waits", {"card": CARD}, id=saga_id)  # no worker runs
