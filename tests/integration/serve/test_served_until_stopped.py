@@ -59,6 +59,8 @@ class Serving:
                 await shop.get("/openapi.json")
         except httpx.ConnectError:
             return True
+        except httpx.ReadError:
+            return False  # it was in the queue of the socket when that was closed
         return False
 
 
